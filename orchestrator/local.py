@@ -1,4 +1,4 @@
-"""The local world: a real Valkey under a folder, started by whoever needs it first and shared by all who name the folder.
+"""The local world: a real Valkey on a folder, started by whoever needs it first and shared by all who name the folder.
 
     resolve("local:.orchestrator")  ->  "redis://:password@127.0.0.1:40213/0"
 
@@ -35,6 +35,7 @@ DEFAULT_DIR = ".orchestrator"
 START_SECONDS = 30.0
 LOAD_SECONDS = 300.0
 ANSWER_SECONDS = 2.0
+STOP_SECONDS = 10.0
 
 CONFIG = """\
 bind 127.0.0.1
@@ -94,17 +95,16 @@ def stop(dir: str | os.PathLike[str]) -> None:
     if not folder.is_dir():
         return
     with _start_lock(folder):
-        address = _recorded(folder)
         if not _is_alive(folder):
             return
-        for end in (
-            lambda: address and _say(address, "SHUTDOWN"),
-            lambda: _signal(_pid(folder), signal.SIGTERM),
-            lambda: _signal(_pid(folder), signal.SIGKILL),
-        ):
-            end()
-            if _wait(lambda: not _is_alive(folder), 10):
+        if (address := _recorded(folder)) is not None:
+            _say(address, "SHUTDOWN")
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if _wait(lambda: not _is_alive(folder), STOP_SECONDS):
                 return
+            _signal(_pid(folder), number)
+        if _wait(lambda: not _is_alive(folder), STOP_SECONDS):
+            return
         raise LocalServerAway(dir=folder, reason=f"process {_pid(folder)} does not end", remedy="Look at it with ps.")
 
 
@@ -205,7 +205,7 @@ def _spawn(dir: Path, port: int, password: str) -> None:
     alive = os.open(dir / "alive", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        started = subprocess.run(
+        subprocess.run(
             [program, str(config)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Real servers for tests: Valkey from its wheel, Redis from Debian. Each has a free port, a folder and a pid of its own.
+"""Real servers for tests: Valkey from its wheel, Redis from Debian. Each has a port, a folder and a pid of its own.
 
 They are stopped by that pid. A watchdog ends them if the tests are killed before they can.
 """
