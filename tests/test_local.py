@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from orchestrator import local
 from orchestrator.errors import ConfigError
@@ -76,7 +78,7 @@ def test_it_is_append_only_and_evicts_nothing(folder: Path) -> None:
 def test_without_the_password_it_says_nothing(folder: Path) -> None:
     url = resolve(f"local:{folder}")
     port = int(url.rsplit(":", 1)[1].split("/")[0])
-    with redis.Redis(port=port, retry=None) as stranger, pytest.raises(redis.AuthenticationError):
+    with redis.Redis(port=port, retry=Retry(NoBackoff(), 0)) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
 
 
