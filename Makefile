@@ -3,6 +3,8 @@
 #   make test     the tests             make check    what CI runs: format, lint, types, tests
 #   make demo     a short tour          make bench    the numbers
 #   make lint     format, lint, types   make lock     take newer versions into requirements.lock
+#
+# One test file: make test ARGS=tests/test_local.py
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -37,7 +39,7 @@ $(READY): pyproject.toml requirements.lock
 	touch $@
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(ARGS)
 
 demo: $(READY)
 	@$(BIN)/python -m examples.demo

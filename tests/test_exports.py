@@ -1,0 +1,30 @@
+"""The front door: what `from orchestrator import …` offers is decided here, documented, and nothing more."""
+
+import importlib
+import inspect
+
+import pytest
+
+orchestrator = importlib.import_module("orchestrator")
+
+PUBLIC: set[str] = set()
+
+
+def test_the_front_door_offers_what_was_decided() -> None:
+    assert set(orchestrator.__all__) == PUBLIC
+
+
+def test_no_name_is_listed_twice() -> None:
+    assert len(orchestrator.__all__) == len(set(orchestrator.__all__))
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
+    thing = getattr(orchestrator, name)
+    if inspect.isclass(thing) or inspect.isroutine(thing):
+        assert inspect.getdoc(thing), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_dir_shows_it(name: str) -> None:
+    assert name in dir(orchestrator)

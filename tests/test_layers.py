@@ -1,0 +1,229 @@
+"""Imports point one way. The table below is the architecture; it changes only together with a design note.
+
+    web, tasks, cli  ->  engine  ->  turn  ->  perform | journal  ->  core
+
+Counted are all imports: at the top, inside functions, for types only, and `import_module("a literal")`.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OURS = ("orchestrator", "tasks", "web", "celeryconfig")
+
+LEAVES = {
+    "orchestrator.agent",
+    "orchestrator.config",
+    "orchestrator.envelope",
+    "orchestrator.errors",
+    "orchestrator.ids",
+    "orchestrator.ports",
+    "orchestrator.state",
+    "orchestrator.tool",
+}
+BASE = LEAVES | {"orchestrator.core"}
+
+# What each unit may import beside itself and the standard library. A unit is the longest name here that fits a module.
+MAY_IMPORT: Mapping[str, set[str]] = {
+    "orchestrator.core": {"msgpack"},
+    **{leaf: BASE | {"pydantic"} for leaf in LEAVES},
+    "orchestrator.errors": set(),
+    "orchestrator.envelope": set(),
+    "orchestrator.local": {"orchestrator.errors"},
+    "orchestrator.journal": BASE | {"orchestrator.local", "redis", "msgpack", "packaging"},
+    "orchestrator.models": BASE | {"pydantic_ai", "pydantic", "pydantic_core", "httpx2"},
+    "orchestrator.sandbox": BASE,
+    "orchestrator.runs": BASE,
+    "orchestrator.perform": BASE | {"orchestrator.models", "orchestrator.runs", "orchestrator.sandbox"},
+    "orchestrator.turn": BASE | {"orchestrator.journal", "orchestrator.perform"},
+    "orchestrator.engine": BASE | {"orchestrator.journal", "orchestrator.perform", "orchestrator.turn"},
+    "orchestrator.client": {"orchestrator.errors"},
+    "orchestrator.cli": BASE | {"orchestrator.client", "orchestrator.engine", "orchestrator.local"},
+    "orchestrator": LEAVES | {"orchestrator.client", "orchestrator.models"},  # the front door
+    "tasks": BASE | {"orchestrator.engine", "celery", "kombu", "billiard"},
+    "web": BASE | {"orchestrator.engine", "flask", "werkzeug", "gunicorn"},
+    "celeryconfig": set(),
+}
+
+# core is values in, values out: no clock, no dice, no network, no log, no threads, no files.
+NOT_IN_CORE = {
+    *("time", "random", "secrets", "uuid", "logging", "os", "io", "pathlib", "shutil", "tempfile", "signal"),
+    *("socket", "ssl", "select", "selectors", "http", "urllib", "asyncio", "threading", "multiprocessing"),
+    *("concurrent", "subprocess", "contextvars", "queue"),
+}
+A_VALUE_ALL_THE_SAME = {"uuid.UUID"}
+NOT_CALLED_IN_CORE = {"open", "print", "input", "now", "utcnow", "today", "uuid4", "uuid1"}
+
+
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    """All modules of the product by name."""
+    files = [file for package in OURS for file in [root / f"{package}.py", *(root / package).rglob("*.py")]]
+    return {_name(file, root): file for file in files if file.exists()}
+
+
+def imports(name: str, source: str, *, package: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that this module imports."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                parts = name.split(".") if package else name.split(".")[:-1]
+                base = ".".join([*parts[: len(parts) - level + 1], *([module] if module else [])]) if level else module
+                yield from ((node.lineno, f"{base}.{alias.name}") for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(literal)), *_],
+            ):
+                yield node.lineno, literal
+
+
+def unit(name: str) -> str | None:
+    """The line of the table that this module falls under."""
+    fits = [unit for unit in MAY_IMPORT if name == unit or name.startswith(unit + ".")]
+    return max(fits, key=len, default=None)
+
+
+def violations(name: str, source: str, known: Mapping[str, object], *, package: bool = False) -> list[str]:
+    """What this module imports and may not, as sentences."""
+    home = unit(name)
+    if home is None or (home == "orchestrator" and name != "orchestrator"):
+        return [f"{name} has no line in MAY_IMPORT: say where it belongs"]
+    found = []
+    for line, imported in imports(name, source, package=package):
+        top = imported.split(".")[0]
+        if top in OURS:
+            # `from orchestrator import local` names a module, `from orchestrator.errors import X` a thing in one.
+            module = imported if imported in known else imported.rpartition(".")[0] or imported
+            target = unit(module)
+            allowed = target == home or target in MAY_IMPORT[home]
+        elif top in sys.stdlib_module_names:
+            allowed = home != "orchestrator.core" or top not in NOT_IN_CORE or imported in A_VALUE_ALL_THE_SAME
+        else:
+            allowed = top in MAY_IMPORT[home]
+        if not allowed:
+            found.append(f"{name}:{line} may not import {imported}")
+    return found
+
+
+def impure_calls(name: str, source: str) -> list[str]:
+    """Calls in core that ask the world: its clock, its dice, its files."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)) if called in NOT_CALLED_IN_CORE:
+                found.append(f"{name}:{node.lineno} calls {called}()")
+    return found
+
+
+def _name(file: Path, root: Path) -> str:
+    return ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _reach(start: str) -> set[str]:
+    seen, ahead = set[str](), [start]
+    while ahead:
+        for target in MAY_IMPORT.get(ahead.pop(), set()) - seen:
+            seen.add(target)
+            ahead.append(target)
+    return seen
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_a_module_imports_only_what_its_layer_may(name: str) -> None:
+    known = modules()
+    file = known[name]
+    assert not violations(name, file.read_text(), known, package=file.name == "__init__.py")
+
+
+@pytest.mark.parametrize("name", sorted(name for name in modules() if unit(name) == "orchestrator.core"))
+def test_core_asks_nobody_for_the_time_or_for_luck(name: str) -> None:
+    assert not impure_calls(name, modules()[name].read_text())
+
+
+def test_celeryconfig_imports_nothing() -> None:
+    file = modules().get("celeryconfig")
+    assert file is None or not list(imports("celeryconfig", file.read_text()))
+
+
+def test_the_table_has_no_circle() -> None:
+    for start in MAY_IMPORT.keys() - LEAVES:
+        assert start not in _reach(start)
+
+
+def test_perform_and_journal_do_not_know_each_other() -> None:
+    assert "orchestrator.journal" not in _reach("orchestrator.perform")
+    assert not {"orchestrator.perform", "orchestrator.models"} & _reach("orchestrator.journal")
+
+
+@pytest.mark.parametrize(
+    ("library", "home"),
+    [("celery", "tasks"), ("flask", "web"), ("redis", "orchestrator.journal"), ("pydantic_ai", "orchestrator.models")],
+)
+def test_each_big_library_has_one_home(library: str, home: str) -> None:
+    assert [unit for unit, allowed in MAY_IMPORT.items() if library in allowed] == [home]
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("orchestrator.core.advance", "import time"),
+        ("orchestrator.core.advance", "from random import random"),
+        ("orchestrator.core.advance", "from uuid import uuid4"),
+        ("orchestrator.core.advance", "def f():\n    from orchestrator.errors import InboxFull"),
+        ("orchestrator.core.advance", "from ..errors import InboxFull"),
+        ("orchestrator.core.advance", "import pydantic"),
+        ("orchestrator.engine", "import redis"),
+        ("orchestrator.engine", "import importlib\nimportlib.import_module('redis.asyncio')"),
+        ("orchestrator.engine", "from orchestrator import cli"),
+        ("orchestrator.perform", "from orchestrator.journal import keys"),
+        ("orchestrator.perform", "from orchestrator import journal"),
+        ("orchestrator.perform", "from . import journal"),
+        ("orchestrator.journal.verbs", "from orchestrator import perform"),
+        ("orchestrator.tool", "if TYPE_CHECKING:\n    from pydantic_ai import Tool"),
+        ("orchestrator.client.http", "from orchestrator.config import Settings"),
+        ("web.routes", "from celery import Celery"),
+        ("web.routes", "from orchestrator.journal import Journal"),
+        ("tasks.steps", "from flask import Flask"),
+        ("tasks.steps", "import web"),
+        ("celeryconfig", "import orchestrator"),
+        ("orchestrator.helpers", ""),
+    ],
+)
+def test_a_planted_import_is_found(name: str, planted: str) -> None:
+    known = dict.fromkeys(["orchestrator", "orchestrator.journal", "orchestrator.perform", "orchestrator.cli", "web"])
+    assert len(violations(name, planted, known)) == 1
+
+
+def test_what_the_table_allows_is_not_found() -> None:
+    known = dict.fromkeys(["orchestrator", "orchestrator.core", "orchestrator.core.fact"])
+    for allowed in (
+        "import msgpack",
+        "from uuid import UUID",
+        "from orchestrator.core import fact",
+        "from . import fact",
+    ):
+        assert not violations("orchestrator.core.codec", allowed, known)
+    assert not impure_calls("orchestrator.core.codec", "x = datetime(2026, 1, 1)")
+    assert impure_calls("orchestrator.core.codec", "x = datetime.now()")
+
+
+WORKER_ONLY = {"celery", "kombu", "billiard", "pydantic_ai"}
+UNWANTED = {
+    "orchestrator": WORKER_ONLY | {"flask", "redis"},
+    "orchestrator.client": WORKER_ONLY | {"flask", "redis"},
+    "orchestrator.local": WORKER_ONLY | {"flask", "redis"},
+    "web": WORKER_ONLY,
+}
+
+
+@pytest.mark.parametrize("module", sorted(UNWANTED.keys() & modules().keys()))
+def test_importing_it_is_cheap(module: str) -> None:
+    code = f"import {module}, sys; print(*(name for name in sys.modules if '.' not in name))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert not UNWANTED[module] & set(loaded.split())
