@@ -41,11 +41,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator.runs": BASE,
     "orchestrator.perform": BASE | {"orchestrator.models", "orchestrator.runs", "orchestrator.sandbox"},
     "orchestrator.turn": BASE | {"orchestrator.journal", "orchestrator.perform"},
-    "orchestrator.engine": BASE | {"orchestrator.journal", "orchestrator.perform", "orchestrator.turn"},
+    "orchestrator.engine": BASE
+    | {"orchestrator.journal", "orchestrator.local", "orchestrator.perform", "orchestrator.turn"},
     "orchestrator.client": {"orchestrator.errors"},
     "orchestrator.cli": BASE | {"orchestrator.client", "orchestrator.engine", "orchestrator.local"},
     "orchestrator": LEAVES | {"orchestrator.client", "orchestrator.models"},  # the front door
-    "tasks": BASE | {"orchestrator.engine", "celery", "kombu", "billiard"},
+    "tasks": BASE | {"orchestrator.engine", "orchestrator.local", "celery", "kombu", "billiard"},
     "web": BASE | {"orchestrator.engine", "flask", "werkzeug", "gunicorn"},
     "celeryconfig": set(),
 }
