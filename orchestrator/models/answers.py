@@ -1,0 +1,78 @@
+"""What is true of every complete answer, whichever model gave it: one door, so that the scripted model and real ones agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+from orchestrator.core.snapshot import MAX_CALLS
+from orchestrator.ports import AskedTool, ModelFailure
+
+
+def own_ids(given: Iterable[str]) -> list[str]:
+    """The provider's call ids of one answer, made unique in it: results are paired with calls by them.
+
+    A provider may send none, or the same one twice. An id that another answer also uses stays as it is.
+    """
+    taken: set[str] = set()
+    unique: list[str] = []
+    for place, name in enumerate(given):
+        chosen = name or f"call_{place}"
+        again = 1
+        while chosen in taken:
+            again += 1
+            chosen = f"{name or 'call'}_{again}"
+        taken.add(chosen)
+        unique.append(chosen)
+    return unique
+
+
+def parsed(arguments: object) -> object:
+    """The arguments of a call as JSON; the text itself when it was not JSON at all."""
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, str):
+        return arguments
+    if not arguments.strip():
+        return {}
+    try:
+        return json.loads(arguments, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def finish_of(reason: str, calls: Sequence[AskedTool]) -> str:
+    """Why an answer ended, in our words."""
+    if calls:
+        return "tool-calls"
+    return _FINISH.get(reason, "other")
+
+
+def check(text: str, calls: Sequence[AskedTool]) -> None:
+    """Raise `ModelFailure` for an answer that nobody can go on from."""
+    if len(calls) > MAX_CALLS:
+        raise ModelFailure(
+            f"The model asked for {len(calls)} tool calls at once; {MAX_CALLS} is the limit.",
+            retryable=False,
+            details={"name": "TooManyCalls"},
+        )
+    if not calls and not text.strip():
+        raise ModelFailure(
+            "The model gave an empty answer: no text and no tool call.",
+            retryable=False,
+            details={"name": "EmptyAnswer"},
+        )
+
+
+_FINISH = {
+    "stop": "stop",
+    "tool_call": "stop",
+    "length": "length",
+    "content_filter": "content-filter",
+    "error": "error",
+}
+
+
+def _no_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")

@@ -1,0 +1,268 @@
+"""A model that follows a script: for demos and tests. No key, no network, the same answers every time.
+
+    ScriptedModel([asks("find_order", order_id="A-1"), answers("It is on its way.")])
+
+The script starts again with each turn and its place is the step's number, so it needs no memory: another worker goes on
+where the first one died. A function is a script too:
+
+    ScriptedModel(lambda talk: answers(f"You said {talk.message}, for the {len(talk.messages)}. time."))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from orchestrator.core.snapshot import Usage
+from orchestrator.models import answers as rules
+from orchestrator.ports import Answer, AskedTool, ModelCall, ModelFailure, ModelOutput, ReasoningDelta, TextDelta
+
+__all__ = ["Conversation", "Reply", "ScriptedModel", "answers", "asks", "calls", "fails"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the model says at one step. Made by `answers`, `asks`, `calls` and `fails`; `a & b` says both at once."""
+
+    text: str = ""
+    reasoning: str = ""
+    asked: tuple[tuple[str, Mapping[str, object]], ...] = ()
+    seconds: float | None = None
+    pieces: int | None = None
+    failure: ModelFailure | None = None
+    times: int | None = None
+    then: Reply | None = None
+
+    def __and__(self, other: Reply) -> Reply:
+        """Both in one answer: texts joined, calls in order. The timing is the first one's that has any."""
+        return replace(
+            self,
+            text=self.text + other.text,
+            reasoning=self.reasoning + other.reasoning,
+            asked=self.asked + other.asked,
+            seconds=other.seconds if self.seconds is None else self.seconds,
+            pieces=other.pieces if self.pieces is None else self.pieces,
+            failure=self.failure or other.failure,
+        )
+
+
+def answers(text: str, *, reasoning: str = "", seconds: float | None = None, pieces: int | None = None) -> Reply:
+    """A final text. `seconds` and `pieces` say how long it takes and in how many deltas it comes (else the model's own)."""
+    return Reply(text, reasoning, seconds=seconds, pieces=pieces)
+
+
+def asks(tool: str, /, **arguments: object) -> Reply:
+    """One tool call. Arguments are plain JSON values; they reach the tool checked, as a real model's would."""
+    return Reply(asked=((tool, arguments),))
+
+
+def calls(*asked: Reply, text: str = "", reasoning: str = "") -> Reply:
+    """Several tool calls in one answer, with a text beside them if you like."""
+    made = Reply(text, reasoning)
+    for each in asked:
+        made = made & each
+    return made
+
+
+def fails(
+    text: str,
+    *,
+    retryable: bool = True,
+    retry_after: float | None = None,
+    times: int | None = None,
+    then: Reply | None = None,
+) -> Reply:
+    """A failing call. With `times=2, then=answers("hi")` the first two tries of the step fail and the third says hi."""
+    if (times is None) != (then is None):
+        raise ValueError("fails(): `times` and `then` belong together: how often it fails, and what comes after that.")
+    failure = ModelFailure(text, retryable=retryable, retry_after=retry_after, details={"name": "Scripted"})
+    return Reply(failure=failure, times=times, then=then)
+
+
+class Conversation:
+    """What a script may look at. Everything is read from the call when asked for, so an unused field costs nothing."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: ModelCall) -> None:
+        self._call = call
+
+    @property
+    def step(self) -> int:
+        """The number of this model call in its turn, from 0."""
+        return self._call.step
+
+    @property
+    def turn(self) -> str:
+        """The id of the turn: `turn_0`, `turn_1`, ..."""
+        return self._call.turn
+
+    @property
+    def tries(self) -> int:
+        """How often this step has failed before."""
+        return self._call.tries
+
+    @property
+    def instructions(self) -> str:
+        """The instructions as they are sent to the model."""
+        return self._call.instructions
+
+    @property
+    def message(self) -> str:
+        """The last thing that the person said, "" before the first."""
+        for message in reversed(self._call.history):
+            for text in reversed(list(_said(message))):
+                return text
+        return ""
+
+    @property
+    def messages(self) -> list[str]:
+        """Everything that the person said, oldest first."""
+        return [text for message in self._call.history for text in _said(message)]
+
+    @property
+    def results(self) -> list[tuple[str, Any]]:
+        """The results of the previous step's calls, in call order, as (tool, output). Empty at step 0."""
+        if self._call.step == 0:
+            return []
+        found: list[tuple[str, Any]] = []
+        for message in reversed(self._call.history):
+            if message.kind == "response":
+                break
+            found[:0] = [(part.tool_name, part.content) for part in message.parts if part.part_kind == "tool-return"]
+        return found
+
+    @property
+    def answers(self) -> int:
+        """How many answers the model has given in this conversation."""
+        return sum(message.kind == "response" for message in self._call.history)
+
+
+Script = Sequence[Reply] | Callable[[Conversation], Reply]
+
+
+class ScriptedModel:
+    """A model that answers from `script`: a list of replies that starts again each turn, or a function of the conversation.
+
+    An answer takes `seconds` and comes in `pieces` deltas. After the end of a list the call fails, and is not tried again.
+    The tokens it reports are invented: 10 in, a quarter of the characters out.
+    """
+
+    def __init__(self, script: Script, *, name: str = "scripted", seconds: float = 0.0, pieces: int = 1) -> None:
+        self._script = script if callable(script) else tuple(script)
+        self._name = name
+        self.seconds = seconds
+        self.pieces = pieces
+
+    @property
+    def name(self) -> str:
+        """As the stream shows it."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"ScriptedModel({self._name!r})"
+
+    async def answer(self, call: ModelCall) -> AsyncIterator[ModelOutput]:
+        """Stream the scripted reply of this step."""
+        reply = self._reply(call)
+        seconds = self.seconds if reply.seconds is None else reply.seconds
+        pieces = max(1, self.pieces if reply.pieces is None else reply.pieces)
+        if seconds <= 0 and pieces == 1:
+            if reply.reasoning:
+                yield ReasoningDelta(reply.reasoning)
+            if reply.text:
+                yield TextDelta(reply.text)
+        else:
+            for number in range(pieces):
+                if seconds > 0:
+                    await asyncio.sleep(seconds / pieces)
+                if reasoning := _piece(reply.reasoning, number, pieces):
+                    yield ReasoningDelta(reasoning)
+                if text := _piece(reply.text, number, pieces):
+                    yield TextDelta(text)
+        yield self._answer(call, reply)
+
+    def _reply(self, call: ModelCall) -> Reply:
+        if callable(self._script):
+            reply = self._script(Conversation(call))
+        elif call.step < len(self._script):
+            reply = self._script[call.step]
+        else:
+            raise ModelFailure(
+                f"The script of {self._name!r} is over: it has {len(self._script)} replies, this is step {call.step}.",
+                retryable=False,
+                details={"name": "ScriptOver"},
+            )
+        if reply.then is not None and reply.times is not None and call.tries >= reply.times:
+            reply = reply.then
+        if reply.failure is not None:
+            broken = reply.failure
+            raise ModelFailure(
+                broken.message, retryable=broken.retryable, retry_after=broken.retry_after, details=broken.details
+            )
+        return reply
+
+    def _answer(self, call: ModelCall, reply: Reply) -> Answer:
+        asked = tuple(
+            AskedTool(f"{call.turn}_{call.step}_{place}", tool, arguments)
+            for place, (tool, arguments) in enumerate(reply.asked)
+        )
+        rules.check(reply.text, asked)
+        finish = rules.finish_of("stop", asked)
+        usage = Usage(input=10, output=1 + len(reply.text) // 4)
+        row = _row(self._name, reply, asked, usage)
+        return Answer(row, reply.text, reply.reasoning, finish, usage, asked)
+
+
+def _piece(text: str, number: int, pieces: int) -> str:
+    return text[len(text) * number // pieces : len(text) * (number + 1) // pieces]
+
+
+def _said(message: Any) -> Iterator[str]:
+    if message.kind != "request":
+        return
+    pinned = (message.metadata or {}).get("pinned", ())
+    for place, part in enumerate(message.parts):
+        if part.part_kind == "user-prompt" and place not in pinned:
+            content = part.content
+            yield (
+                content if isinstance(content, str) else "\n".join(piece for piece in content if isinstance(piece, str))
+            )
+
+
+# The row is written here and not by the library: it is the same JSON (a test compares them), at a tenth of the cost and
+# without importing it.
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+_TEXT = '{"content":%s,"id":null,"provider_name":null,"provider_details":null,"citations":null,"part_kind":"text"}'
+_THINKING = (
+    '{"content":%s,"id":null,"signature":null,"provider_name":null,"provider_details":null,"part_kind":"thinking"}'
+)
+_CALL = (
+    '{"tool_name":%s,"args":%s,"tool_call_id":%s,"tool_kind":null,"id":null,"provider_name":null,'
+    '"provider_details":null,"part_kind":"tool-call"}'
+)
+_ROW = (
+    '{"parts":[%s],"usage":{"input_tokens":%d,"cache_write_tokens":0,"cache_write_1h_tokens":0,"cache_read_tokens":0,'
+    '"output_tokens":%d,"output_reasoning_tokens":0,"input_audio_tokens":0,"cache_audio_read_tokens":0,'
+    '"output_audio_tokens":0,"audio_seconds":0.0,"details":{},"cost":null},"model_name":%s,"model_id":null,'
+    '"timestamp":"%s","kind":"response","provider_name":null,"provider_url":null,"canonical_system":null,'
+    '"provider_details":null,"provider_response_id":null,"finish_reason":"%s","run_id":null,"conversation_id":null,'
+    '"metadata":null,"workspace_ref":null,"history_digest":null,"failed_attempts":null,"state":"complete"}'
+)
+
+
+def _row(name: str, reply: Reply, asked: Sequence[AskedTool], usage: Usage) -> bytes:
+    parts = []
+    if reply.reasoning:
+        parts.append(_THINKING % _encode(reply.reasoning))
+    if reply.text:
+        parts.append(_TEXT % _encode(reply.text))
+    parts += [_CALL % (_encode(call.tool), _encode(call.input), _encode(call.provider_id)) for call in asked]
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    finish = "tool_call" if asked else "stop"
+    return (_ROW % (",".join(parts), usage.input, usage.output, _encode(name), now, finish)).encode()
