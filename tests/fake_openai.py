@@ -254,7 +254,12 @@ class FakeOpenAI:
             call.done_at = now
         else:
             call.disconnected_at = now
-        event: dict[str, object] = {"event": "done" if whole else "disconnected", "call": call.number, "at": now, "deltas": call.deltas}
+        event: dict[str, object] = {
+            "event": "done" if whole else "disconnected",
+            "call": call.number,
+            "at": now,
+            "deltas": call.deltas,
+        }
         self._write(event)
 
     def _write(self, event: dict[str, object]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import PydanticUserError, ValidationError
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.tools import Tool as LibraryTool
@@ -63,9 +63,10 @@ def _problems(tool: str, wrong: ValidationError) -> str:
 def _library_tool(tool: Tool) -> LibraryTool[Any]:
     try:
         made = LibraryTool[Any](_bare(tool), takes_ctx=False, name=tool.name)
-    except (UserError, TypeError, NameError, ValueError, AttributeError) as broken:
+    except (UserError, PydanticUserError, TypeError, NameError, ValueError, AttributeError) as broken:
+        reason = (str(broken).splitlines() or [type(broken).__name__])[0]
         raise ConfigError(
-            problem=f"No schema can be made for the tool {tool.name!r}: {broken}",
+            problem=f"No schema can be made for the tool {tool.name!r}: {reason}",
             remedy="Annotate its parameters with types that JSON can express, importable where the function is defined.",
         ) from broken
     made.function_schema.json_schema.setdefault("additionalProperties", False)
