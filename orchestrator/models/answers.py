@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
 
 from orchestrator.core.snapshot import MAX_CALLS
 from orchestrator.ports import AskedTool, ModelFailure
@@ -26,20 +24,6 @@ def own_ids(given: Iterable[str]) -> list[str]:
         taken.add(chosen)
         unique.append(chosen)
     return unique
-
-
-def parsed(arguments: object) -> object:
-    """The arguments of a call as JSON; the text itself when it was not JSON at all."""
-    if arguments is None:
-        return {}
-    if not isinstance(arguments, str):
-        return arguments
-    if not arguments.strip():
-        return {}
-    try:
-        return json.loads(arguments, parse_constant=_no_json)
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def finish_of(reason: str, calls: Sequence[AskedTool]) -> str:
@@ -72,7 +56,3 @@ _FINISH = {
     "content_filter": "content-filter",
     "error": "error",
 }
-
-
-def _no_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")

@@ -64,10 +64,10 @@ class Repairs:
         if upto > begin:
             patches += _patches(history, begin, upto)
             self._remember(session, _Settled(upto, weakref.ref(history[upto - 1]), patches))
-        messages = list(history[:upto])
+        messages = list(history)
+        messages[upto:] = _repaired(history[upto:])
         for patch in reversed(patches):
             messages[patch.begin : patch.end] = patch.instead
-        messages += _repaired(history[upto:])
         if instructions:
             _instruct(messages, instructions)
         return messages

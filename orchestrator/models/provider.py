@@ -17,6 +17,7 @@ from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import (
     ModelResponse,
+    ModelResponsePart,
     ModelResponseStreamEvent,
     PartDeltaEvent,
     PartStartEvent,
@@ -129,12 +130,12 @@ def _delta(event: ModelResponseStreamEvent) -> TextDelta | ReasoningDelta | None
             PartStartEvent(part=TextPart(content=str(text)))
             | PartDeltaEvent(delta=TextPartDelta(content_delta=str(text)))
         ) if text:
-            return TextDelta(text)
+            return TextDelta(_storable(text))
         case (
             PartStartEvent(part=ThinkingPart(content=str(text)))
             | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(text)))
         ) if text:
-            return ReasoningDelta(text)
+            return ReasoningDelta(_storable(text))
     return None
 
 
@@ -143,7 +144,7 @@ def _answer(response: ModelResponse) -> Answer:
         raise failures.cut()
     if response.finish_reason == "content_filter":
         raise failures.content_filtered()
-    response = _with_own_ids(response)
+    response = _with_own_ids(replace(response, parts=[_storable_part(part) for part in response.parts]))
     calls = rows.calls(response)
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     reasoning = "".join(part.content for part in response.parts if isinstance(part, ThinkingPart))
@@ -165,6 +166,24 @@ def _was_cut(response: ModelResponse) -> bool:
     if response.finish_reason is None:
         return True
     return response.finish_reason == "stop" and response.usage.unmeasured_requests > 0
+
+
+def _storable(text: str) -> str:
+    """`text` as UTF-8 can hold it: a server may send half of a character, or its two halves one by one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _storable_part(part: ModelResponsePart) -> ModelResponsePart:
+    match part:
+        case TextPart() | ThinkingPart() if (content := _storable(part.content)) is not part.content:
+            return replace(part, content=content)
+        case ToolCallPart(args=str(args)) if (storable := _storable(args)) is not args:
+            return replace(part, args=storable)
+    return part
 
 
 def _with_own_ids(response: ModelResponse) -> ModelResponse:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_core import from_json
 
 from orchestrator.core.event import Outcome
-from orchestrator.models.answers import parsed
 from orchestrator.ports import AskedTool, Message, Result
 
 ONE: TypeAdapter[ModelMessage] = TypeAdapter(ModelMessage)
@@ -64,3 +64,17 @@ def calls(message: object) -> tuple[AskedTool, ...]:
         for part in message.parts
         if isinstance(part, ToolCallPart)
     )
+
+
+def parsed(arguments: object) -> object:
+    """The arguments of a call as JSON; the text itself when it was not JSON at all."""
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, str):
+        return arguments
+    if not arguments.strip():
+        return {}
+    try:
+        return from_json(arguments, allow_inf_nan=False)
+    except ValueError:
+        return arguments

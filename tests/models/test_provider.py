@@ -23,6 +23,7 @@ from orchestrator.ports import (
     ReasoningDelta,
     Result,
     TextDelta,
+    WrongCall,
 )
 from orchestrator.tool import Tool, ToolContext, tool
 from tests.fake_openai import FakeOpenAI, Reply, Use, cut, empty, error, filtered, text, tools, use
@@ -119,6 +120,24 @@ def test_arguments_that_are_no_json_stay_the_text_they_were(layer: Layer, provid
     provider([tools(Use("find", '{"x": 1'), Use("find", ""))])
     answer = ask(layer.model(NAME), call(layer, tools=[find]))
     assert [asked.input for asked in answer.calls] == ['{"x": 1', {}]
+
+
+@pytest.mark.parametrize("broken", ['{"x": NaN}', '{"x": "\\ud83d"}', "[" * 5000, '{"x": 1} and'])
+def test_arguments_that_no_journal_could_hold_stay_text(layer: Layer, provider: Provider, broken: str) -> None:
+    provider([tools(Use("find", broken))])
+    answer = ask(layer.model(NAME), call(layer, tools=[find]))
+    assert answer.calls[0].input == broken
+    with pytest.raises(WrongCall):
+        layer.toolbox([find]).check("find", answer.calls[0].input)
+
+
+def test_half_characters_can_be_stored(layer: Layer, provider: Provider) -> None:
+    provider([Reply(text="a \ud83d \ude00 b", uses=(Use("find", '{"x":"\ud83d"}'),), finish="tool_calls")])
+    *deltas, answer = asyncio.run(collect(layer.model(NAME), call(layer, tools=[find])))
+    assert isinstance(answer, Answer)
+    assert answer.text.encode()
+    assert layer.read(answer.row).text == answer.text
+    assert all(delta.text.encode() for delta in deltas if isinstance(delta, TextDelta))
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504, 529])
