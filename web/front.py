@@ -1,0 +1,148 @@
+"""What the requests of one process share: the engine, who may come in, the readers, and the deadline of every call.
+
+A caller gets an answer within six seconds whatever Redis does. So calls of the engine run on threads of their own, and who waits
+too long gets `JournalAway`. A write that ended unclearly is repeated once, under the same ids, if there is time for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TypeVar, cast
+
+import orchestrator.ids as ids
+from orchestrator import apikeys, world
+from orchestrator.agent import App
+from orchestrator.config import Settings, from_environment
+from orchestrator.core.delivery import Body
+from orchestrator.core.names import DeliveryId, SessionId
+from orchestrator.core.snapshot import Principal
+from orchestrator.engine import CancelOutcome, Engine
+from orchestrator.errors import JournalAway, OrchestratorError
+from web.stream import Pace, Served, Slots
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ANSWER_SECONDS = 5.5
+AGAIN_SECONDS = 2.5
+"""A write that failed later than this is not tried again: the second try could not end in time."""
+PAUSE_SECONDS = 0.2
+THREADS = 96
+
+
+class Front:
+    """One process's share of the web."""
+
+    def __init__(self, app: App, engine: Engine | None, pace: Pace) -> None:
+        self.app = app
+        self.settings: Settings = engine.settings if engine else from_environment(app.settings)
+        self.keys = apikeys.parse(self.settings.api_keys)
+        self.pace = pace
+        self.slots = Slots(self.settings.streams)
+        self.served = Served(pace.lost_seconds)
+        self._given = engine
+        self._threads = ThreadPoolExecutor(THREADS, "web-call")
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine. Only the worker's package can publish through a broker that is not the journal's own server."""
+        if self._given is not None:
+            return self._given
+        if world.announces_itself(self.settings):
+            return Engine(self.app, self.settings)
+        return cast(Engine, importlib.import_module("tasks").engine())
+
+    def check(self) -> None:
+        """Open the journal. Raises what a restart will not mend (`ConfigError`, `WorldMismatch`); an absent one is only logged."""
+        try:
+            self.ask(lambda engine: engine.journal)
+        except OrchestratorError as error:
+            if error.status != JournalAway.status:
+                raise
+            log.warning("%s", error)
+
+    def ask(self, call: Callable[[Engine], T]) -> T:
+        """What `call` answers. Raises `JournalAway` when it takes too long; it may still come to its end."""
+        future = self._threads.submit(lambda: call(self.engine))
+        try:
+            return future.result(ANSWER_SECONDS)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()  # one that has not begun will not
+            raise JournalAway(reason=f"no answer within {ANSWER_SECONDS} s") from None
+
+    def write(self, call: Callable[[Engine], T]) -> T:
+        """As `ask`, for a call that may be repeated: it uses the same ids each time."""
+
+        def twice(engine: Engine) -> T:
+            begun = time.monotonic()
+            try:
+                return call(engine)
+            except JournalAway:
+                if time.monotonic() - begun > AGAIN_SECONDS:
+                    raise
+            time.sleep(PAUSE_SECONDS)
+            return call(engine)
+
+        return self.ask(twice)
+
+    # The three writes -------------------------------------------------------------------------------------------------
+
+    def create(self, message: Body | None, principal: Principal | None, policy: str, agent: str | None) -> SessionId:
+        """A new session."""
+        names = Names()
+
+        def call(engine: Engine) -> SessionId:
+            session, _ = engine.create(
+                message,
+                agent=agent,
+                principal=principal,
+                policy=policy,
+                session=names.session(engine),
+                delivery=names.delivery(engine),
+            )
+            return session
+
+        return self.write(call)
+
+    def deliver(self, session: SessionId, message: Body, principal: Principal | None, policy: str) -> DeliveryId:
+        """A message into a session."""
+        names = Names()
+
+        def call(engine: Engine) -> DeliveryId:
+            delivery = names.delivery(engine)
+            engine.deliver(session, message, principal=principal, policy=policy, delivery=delivery)
+            return delivery
+
+        return self.write(call)
+
+    def cancel(self, session: SessionId, turn: str, principal: Principal | None) -> CancelOutcome:
+        """A cancel into a session."""
+        names = Names()
+        return self.write(
+            lambda engine: engine.cancel(session, turn=turn, principal=principal, delivery=names.delivery(engine))
+        )
+
+
+class Names:
+    """The ids of one request: made at its first try, the same at the second."""
+
+    def __init__(self) -> None:
+        self._session: SessionId | None = None
+        self._delivery: DeliveryId | None = None
+
+    def session(self, engine: Engine) -> SessionId:
+        """The session's."""
+        self._session = self._session or ids.new_session(engine.clock.now())
+        return self._session
+
+    def delivery(self, engine: Engine) -> DeliveryId:
+        """The delivery's."""
+        self._delivery = self._delivery or ids.new_delivery(engine.clock.now())
+        return self._delivery

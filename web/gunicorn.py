@@ -1,0 +1,57 @@
+"""Settings for gunicorn:  ORCHESTRATOR_APP=support:app gunicorn -c python:web.gunicorn 'web:create_app()'
+
+A reader of a stream holds a thread for as long as it reads, so there are threads for all readers and some more for everybody else.
+BIND is HOST, HOST:PORT or unix:PATH, PORT the port alone. gunicorn's own arguments go before what is said here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+from orchestrator.config import from_environment
+from web.stream import end_all
+
+
+def _bind() -> str:
+    host, port = os.environ.get("BIND") or "127.0.0.1", os.environ.get("PORT") or "8000"
+    has_port = host.startswith("unix:") or (
+        host.rpartition(":")[2].isdigit() and (host.count(":") == 1 or "]:" in host)
+    )
+    return host if has_port else f"{host}:{port}"
+
+
+bind = _bind()
+worker_class = "gthread"
+threads = max(64, from_environment().streams + 16)
+# Of the worker's main loop, which readers do not hold up.
+timeout = 120
+keepalive = 15
+# Readers are told to end at once; six seconds is what the slowest other answer takes.
+graceful_timeout = 8
+accesslog = "-"
+# Neither the query nor the referer: clients put keys into URLs.
+access_log_format = '%(h)s %(t)s "%(m)s %(U)s %(H)s" %(s)s %(B)s %(M)sms'
+
+
+def post_worker_init(worker: Any) -> None:
+    """Refuse a world that cannot work before the first request, and end the readers when the process is to end."""
+    front = getattr(worker.wsgi, "extensions", {}).get("orchestrator")
+    if front is not None:
+        front.check()
+    before = signal.getsignal(signal.SIGTERM)
+
+    def on_term(number: int, frame: FrameType | None) -> None:
+        end_all()
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGTERM, on_term)
+    signal.siginterrupt(signal.SIGTERM, False)
+
+
+def worker_int(_worker: Any) -> None:
+    """Ctrl-C: the interpreter waits for its threads at the end, and readers hold threads."""
+    end_all()
