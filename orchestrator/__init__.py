@@ -1,0 +1,78 @@
+"""Durable AI agents on Celery, Redis and Flask.
+
+What a user writes:      Agent App tool ToolContext state Fatal Retry
+Models without a key:    ScriptedModel asks answers fails
+What a program embeds:   Engine Settings
+What can go wrong:       OrchestratorError and its tree in `orchestrator.errors`
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.agent import Agent, App
+from orchestrator.config import Settings
+from orchestrator.errors import (
+    BadRequest,
+    ConfigError,
+    InboxFull,
+    JournalAway,
+    JournalFull,
+    OrchestratorError,
+    SessionNotActive,
+    SessionNotFound,
+)
+from orchestrator.state import state
+from orchestrator.tool import Fatal, Retry, SessionView, Tool, ToolContext, tool
+
+if TYPE_CHECKING:
+    from orchestrator.engine import Engine
+    from orchestrator.models.scripted import ScriptedModel, answers, asks, fails
+
+__all__ = [
+    "Agent",
+    "App",
+    "BadRequest",
+    "ConfigError",
+    "Engine",
+    "Fatal",
+    "InboxFull",
+    "JournalAway",
+    "JournalFull",
+    "OrchestratorError",
+    "Retry",
+    "ScriptedModel",
+    "SessionNotActive",
+    "SessionNotFound",
+    "SessionView",
+    "Settings",
+    "Tool",
+    "ToolContext",
+    "answers",
+    "asks",
+    "fails",
+    "state",
+    "tool",
+]
+
+_LATER = {
+    "Engine": "orchestrator.engine",
+    "ScriptedModel": "orchestrator.models.scripted",
+    "answers": "orchestrator.models.scripted",
+    "asks": "orchestrator.models.scripted",
+    "fails": "orchestrator.models.scripted",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_LATER[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,44 @@
+"""Time as the engine has it: Redis's milliseconds, carried by a clock of this process that never steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from orchestrator.core.names import Millis
+
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def steady() -> float:
+    """Seconds of a clock that never steps and goes on while the machine is suspended."""
+    return time.clock_gettime(_STEADY)
+
+
+class RedisClock:
+    """`now` is the time of Redis as last heard, plus what has passed here since."""
+
+    def __init__(self, ask: Callable[[], Millis]) -> None:
+        self._ask = ask
+        self._offset_ms: float | None = None
+
+    def now(self) -> Millis:
+        """Milliseconds as Redis has them. Asks Redis once, at the first call."""
+        if self._offset_ms is None:
+            self.heard(self._ask())
+        assert self._offset_ms is not None
+        return Millis(int(steady() * 1000 + self._offset_ms))
+
+    def steady(self) -> float:
+        """Seconds of this process's own clock."""
+        return steady()
+
+    def heard(self, at: Millis) -> None:
+        """An answer of Redis said what time it is there."""
+        self._offset_ms = at - steady() * 1000
+
+
+def iso(at: Millis) -> str:
+    """ISO 8601 with milliseconds and Z."""
+    return datetime.fromtimestamp(at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at % 1000:03d}Z"

@@ -1,0 +1,102 @@
+"""Settings: from the environment, one documented table (README.md repeats it)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from orchestrator.errors import ConfigError
+from orchestrator.tool import NAME
+
+Durability = Literal["server", "fsync", "replica"]
+Anonymous = Literal["", "loopback", "all"]
+"""Who may call without a key: nobody, callers on this machine, everybody."""
+ANONYMOUS: Mapping[str, Anonymous] = {
+    **dict.fromkeys(("", "0", "false", "no", "off"), ""),
+    "loopback": "loopback",
+    **dict.fromkeys(("1", "true", "yes", "on", "all"), "all"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How this process runs. Field `x_y` is the variable `ORCHESTRATOR_X_Y`."""
+
+    app: str = ""
+    url: str = "local:.orchestrator"
+    broker_url: str = ""
+    deployment: str = "default"
+    model: str = ""
+    lease_seconds: float = 10.0
+    drain_seconds: float = 25.0
+    steps_per_task: int = 1
+    durability: Durability = "server"
+    api_keys: str = ""
+    allow_anonymous: Anonymous = ""
+    prefix: str = "orc"
+    streams: int = 48
+    body_limit_bytes: int = 10 * 1024 * 1024
+    waiting_limit: int = 1000
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease in milliseconds."""
+        return int(self.lease_seconds * 1000)
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.deployment):
+            raise ConfigError(
+                problem=f"ORCHESTRATOR_DEPLOYMENT={self.deployment!r} is no label.",
+                remedy="Use up to 48 characters of a-z, 0-9, '.', '_' and '-'.",
+            )
+        if self.durability not in ("server", "fsync", "replica"):
+            raise ConfigError(
+                problem=f"ORCHESTRATOR_DURABILITY={self.durability!r} is no level.",
+                remedy="Use server, fsync or replica.",
+            )
+        if self.allow_anonymous not in ("", "loopback", "all"):
+            raise ConfigError(
+                problem=f"ORCHESTRATOR_ALLOW_ANONYMOUS={self.allow_anonymous!r} is no answer.",
+                remedy="Use 1 (everybody), loopback (callers on this machine) or nothing.",
+            )
+        if self.lease_seconds < 0.5 or self.steps_per_task < 1 or self.streams < 1:
+            raise ConfigError(
+                problem="ORCHESTRATOR_LEASE_SECONDS is below 0.5, or ORCHESTRATOR_STEPS_PER_TASK or ORCHESTRATOR_STREAMS below 1.",
+                remedy="Raise it.",
+            )
+        if not self.prefix or any(letter in "{}*?[]: " for letter in self.prefix):
+            raise ConfigError(
+                problem=f"ORCHESTRATOR_PREFIX={self.prefix!r} cannot begin a key.",
+                remedy="Use letters, digits, '.', '_' and '-'.",
+            )
+
+
+def from_environment(base: Settings | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of this process: the environment over `base` over the defaults. Raises `ConfigError`."""
+    environ = os.environ if environ is None else environ
+    settings = base or Settings()
+    found: dict[str, object] = {}
+    for name in Settings.__dataclass_fields__:
+        text = environ.get(f"ORCHESTRATOR_{name.upper()}")
+        if text is not None and text != "":
+            found[name] = _parse(name, text, getattr(settings, name))
+    return replace(settings, **found) if found else settings  # type: ignore[arg-type]  # parsed to the field's own type
+
+
+def _parse(name: str, text: str, like: object) -> object:
+    if name == "allow_anonymous":
+        return ANONYMOUS.get(text.strip().lower(), text)
+    try:
+        if isinstance(like, bool):
+            return text.strip().lower() in ("1", "true", "yes", "on")
+        if isinstance(like, int):
+            return int(text)
+        if isinstance(like, float):
+            return float(text)
+    except ValueError as broken:
+        raise ConfigError(
+            problem=f"ORCHESTRATOR_{name.upper()}={text!r} is no number.", remedy="Give a number."
+        ) from broken
+    return text

@@ -1,0 +1,69 @@
+"""What comes in: a delivery is admitted once, looked at through its head, and used or dropped by one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestrator.core.names import DeliveryId, Millis
+from orchestrator.core.snapshot import Principal
+
+DeliveryKind = Literal["message", "cancel", "tail_seen"]
+TurnPolicy = Literal["steer", "queue"]
+MESSAGE = "message"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What is stored as a delivery's head. `guard`: the turn a cancel is meant for, or the index a reader had seen."""
+
+    kind: str
+    principal: Principal | None = None
+    policy: str = "steer"
+    guard: str = ""
+    trace: str = ""
+    at: Millis = Millis(0)
+    v: int = 1
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A delivery as `advance` sees it: `n` is its admission number, `at_seq` the journal position it saw."""
+
+    id: DeliveryId
+    n: int
+    at_seq: int
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a message."""
+
+    type: Literal["text"]
+    text: str
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A message as it was sent: its parts, in order."""
+
+    parts: tuple[Part, ...]
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The parts' text, one after the other on lines of their own."""
+        return "\n".join(part.text for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Something to be admitted."""
+
+    id: DeliveryId
+    envelope: Envelope
+    body: Body | None = None

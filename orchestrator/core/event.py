@@ -1,0 +1,219 @@
+"""What the public stream shows: which events a fact brings, and how one is written as a line.
+
+The bodies a fact speaks of (texts, results) are handed in; nothing is looked up here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from orchestrator.core.fact import (
+    CallStarted,
+    CancelAccepted,
+    DeliveryDropped,
+    DeliveryWaits,
+    Fact,
+    ModelAnswered,
+    ModelTryFailed,
+    StepFailed,
+    StepSettled,
+    StepStarted,
+    TailLost,
+    ToolReturned,
+    TurnSettled,
+    TurnStarted,
+)
+from orchestrator.core.names import CallId, DeliveryId, SessionId
+from orchestrator.core.snapshot import Snapshot, Turn, Usage
+
+Json = Mapping[str, object]
+encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One public event before it has an id."""
+
+    type: str
+    data: Json
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """A tool call as the stream shows it."""
+
+    id: CallId
+    tool: str
+    input: object
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one call as it is recorded: `output` is JSON; `error` has code, message and perhaps name."""
+
+    status: str
+    output: object
+    error: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The texts and results that the facts of one commit speak of."""
+
+    messages: Mapping[DeliveryId, tuple[str, ...]] = field(default_factory=dict)
+    text: str = ""
+    reasoning: str = ""
+    asked: tuple[AskedCall, ...] = ()
+    outcomes: Mapping[CallId, Outcome] = field(default_factory=dict)
+    failure: str = ""
+    details: Json | None = None
+
+
+def _turn_place(turn: Turn) -> dict[str, object]:
+    return {"turnId": turn.id, "sequence": turn.number}
+
+
+def _step_place(turn: Turn) -> dict[str, object]:
+    return {"turnId": turn.id, "sequence": turn.number, "stepIndex": turn.step}
+
+
+def usage_json(usage: Usage) -> dict[str, object]:
+    """Usage as the wire has it."""
+    return {
+        "inputTokens": usage.input,
+        "outputTokens": usage.output,
+        "cacheReadTokens": usage.cache_read,
+        "cacheWriteTokens": usage.cache_write,
+    }
+
+
+def delta(turn: Turn, kind: str, text: str) -> Event:
+    """A piece of an answer while it is made: kind is `message` or `reasoning`."""
+    return Event(f"{kind}.appended", {**_step_place(turn), f"{kind}Delta": text})
+
+
+def partial(turn: Turn, call: CallId, tool: str, value: object) -> Event:
+    """What a running tool has to say so far."""
+    return Event(
+        "action.partial", {**_step_place(turn), "result": result_json(call, tool, Outcome("completed", value))}
+    )
+
+
+def superseded(turn: Turn, begin: int, end: int) -> Event:
+    """The events `begin` to `end` (inclusive) belong to a broken attempt and do not count."""
+    return Event("step.superseded", {**_step_place(turn), "from": begin, "to": end})
+
+
+def lost_place() -> Event:
+    """Stands for an event that the store has lost."""
+    return Event("stream.lost", {})
+
+
+def result_json(call: CallId, tool: str, outcome: Outcome) -> dict[str, object]:
+    """The `result` object of an action."""
+    result: dict[str, object] = {"kind": "tool-result", "callId": call, "toolName": tool, "output": outcome.output}
+    if outcome.error is not None:
+        result["isError"] = True
+        if "name" in outcome.error:
+            result["errorName"] = outcome.error["name"]
+    return result
+
+
+def publish(session: SessionId, before: Snapshot, fact: Fact, after: Snapshot, bodies: Bodies) -> Iterator[Event]:
+    """The events that `fact` brings, in their order."""
+    match fact:
+        case TurnStarted():
+            assert after.turn is not None
+            place = _turn_place(after.turn)
+            if not before.started:
+                yield Event("session.started", {"runtime": {"agentId": fact.agent, "eveVersion": "0.80.0"}})
+            yield Event("turn.started", place)
+            for delivery in fact.deliveries:
+                texts = bodies.messages[delivery]
+                data: dict[str, object] = {**place, "message": "\n".join(texts)}
+                if len(texts) > 1:
+                    data["parts"] = [{"type": "text", "text": text} for text in texts]
+                yield Event("message.received", data)
+        case StepStarted():
+            assert after.turn is not None
+            yield Event("step.started", {**_step_place(after.turn), "modelId": fact.model})
+        case ModelAnswered():
+            assert after.turn is not None
+            place = _step_place(after.turn)
+            if bodies.reasoning:
+                yield Event("reasoning.completed", {**place, "reasoning": bodies.reasoning})
+            if bodies.text:
+                yield Event("message.completed", {**place, "message": bodies.text, "finishReason": fact.finish})
+            shown = [call for call in bodies.asked if any(c.id == call.id and not c.refused for c in fact.calls)]
+            if shown:
+                actions = [
+                    {"kind": "tool-call", "callId": call.id, "toolName": call.tool, "input": call.input}
+                    for call in shown
+                ]
+                yield Event("actions.requested", {**place, "actions": actions})
+        case ToolReturned():
+            assert before.turn is not None
+            call = next(call for call in before.turn.calls if call.id == fact.call)
+            outcome = bodies.outcomes[fact.call]
+            if not call.refused:
+                data = {
+                    **_step_place(before.turn),
+                    "result": result_json(call.id, call.tool, outcome),
+                    "status": outcome.status,
+                }
+                if outcome.error is not None:
+                    data["error"] = outcome.error
+                yield Event("action.result", data)
+        case StepSettled():
+            assert before.turn is not None
+            usage = usage_json(before.turn.usage) if not before.turn.usage.unmeasured else None
+            yield Event(
+                "step.completed",
+                {**_step_place(before.turn), "finishReason": fact.finish, **({"usage": usage} if usage else {})},
+            )
+        case StepFailed():
+            assert before.turn is not None
+            yield Event(
+                "step.failed",
+                {**_step_place(before.turn), "code": fact.code, "message": bodies.failure, **_details(bodies)},
+            )
+        case TurnSettled():
+            assert before.turn is not None
+            place = _turn_place(before.turn)
+            match fact.outcome:
+                case "completed":
+                    yield Event("turn.completed", place)
+                case "cancelled":
+                    yield Event("turn.cancelled", place)
+                case "failed":
+                    yield Event(
+                        "turn.failed",
+                        {**place, "code": fact.code, "message": bodies.failure, **_details(bodies), "terminal": False},
+                    )
+                case _:
+                    assert_never(fact.outcome)
+            yield Event(
+                "session.waiting",
+                {"wait": "next-user-message", "continuationToken": session, "usage": usage_json(after.usage)},
+            )
+        case TailLost():
+            yield Event("session.rewound", {"from": fact.end, "to": fact.begin})
+        case DeliveryWaits() | DeliveryDropped() | CancelAccepted() | ModelTryFailed() | CallStarted():
+            return
+        case _:
+            assert_never(fact)
+
+
+def _details(bodies: Bodies) -> dict[str, object]:
+    return {"details": dict(bodies.details)} if bodies.details else {}
+
+
+def line(event: Event, event_id: str, at: str, deliveries: tuple[DeliveryId, ...], attempt: int) -> str:
+    """The JSON line a reader gets, without the line end."""
+    meta: dict[str, object] = {"id": event_id, "at": at, "attempt": attempt}
+    if deliveries:
+        meta["deliveryIds"] = deliveries
+    return encode({"type": event.type, "data": event.data, "meta": meta})

@@ -1,0 +1,131 @@
+"""All that is needed to go on with a session, by name and number: no bodies, no history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestrator.core.names import CallId, DeliveryId, Millis, TurnId
+
+VERSION = 1
+"""Written into every snapshot; `codec.UPCASTERS` lifts older ones."""
+
+READS = 1
+"""The smallest codec version that can go on from what this version writes."""
+
+CallState = Literal["asked", "started", "settled"]
+OnInterrupt = Literal["rerun", "report"]
+Phase = Literal["model", "tools"]
+MAX_CALLS = 128
+"""Tool calls in one model answer; more is an error of the model."""
+KEPT_TURNS = 16
+"""Turns whose facts are kept."""
+
+NOTHING: Mapping[str, object] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who speaks: compared as a whole."""
+
+    authenticator: str
+    type: str
+    id: str
+    issuer: str = ""
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, summed. `unmeasured` counts answers that were cut before the provider said what they cost."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    unmeasured: int = 0
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.unmeasured + other.unmeasured,
+            self.extra,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a session's journal reaches: facts, public events, history generation and its rows."""
+
+    seq: int = 0
+    events: int = 0
+    gen: int = 0
+    rows: int = 0
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of the step. `refused` calls were wrong (unknown tool, bad arguments): only the model hears of them."""
+
+    id: CallId
+    provider_id: str
+    tool: str
+    digest: str
+    on_interrupt: OnInterrupt = "rerun"
+    state: CallState = "asked"
+    refused: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The open turn. `usage` is its current step's; `finish` why that step's answer ended; `failed` the code it ends with."""
+
+    id: TurnId
+    number: int
+    deliveries: tuple[DeliveryId, ...]
+    principal: Principal | None
+    agent: str
+    started: Millis
+    step: int = 0
+    step_open: bool = False
+    phase: Phase = "model"
+    calls: tuple[Call, ...] = ()
+    tries: int = 0
+    retry_at: Millis = Millis(0)
+    finish: str = ""
+    usage: Usage = Usage()
+    cancelling: bool = False
+    failed: str = ""
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A session between two commits.
+
+    `waiting` counts judged messages that no turn has used yet. `at` is the journal's position at the commit that wrote
+    this; events beyond it are appended ones that no commit has vouched for. `marks` are the places of the last turns' first facts.
+    """
+
+    v: int = VERSION
+    next_turn: int = 0
+    judged: int = 0
+    waiting: int = 0
+    started: bool = False
+    pending: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    turn: Turn | None = None
+    last_turn: tuple[DeliveryId, ...] = ()
+    marks: tuple[int, ...] = ()
+    at: Position = Position()
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+EMPTY = Snapshot()

@@ -1,0 +1,93 @@
+"""Steps: one model call and the tool calls it asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.core.fact import (
+    CallStarted,
+    ModelAnswered,
+    ModelTryFailed,
+    StepFailed,
+    StepSettled,
+    StepStarted,
+    ToolReturned,
+)
+from orchestrator.core.names import Millis
+from orchestrator.core.snapshot import Call, CallState, Snapshot, Turn, Usage
+
+TOOL_CALLS = "tool-calls"
+MODEL_TRIES = 3
+"""How often a model call is tried in all."""
+
+
+def _turn(snapshot: Snapshot) -> Turn:
+    assert snapshot.turn is not None, "a step's fact needs an open turn"
+    return snapshot.turn
+
+
+def start(snapshot: Snapshot, fact: StepStarted) -> Snapshot:
+    """The step is open and its model call is due."""
+    turn = replace(
+        _turn(snapshot),
+        step=fact.step,
+        step_open=True,
+        phase="model",
+        calls=(),
+        tries=0,
+        retry_at=Millis(0),
+        finish="",
+        usage=Usage(),
+    )
+    return replace(snapshot, turn=turn)
+
+
+def answer(snapshot: Snapshot, fact: ModelAnswered) -> Snapshot:
+    """The answer is there: its calls are due, or the step can be closed."""
+    turn = _turn(snapshot)
+    turn = replace(
+        turn,
+        phase="tools",
+        calls=fact.calls,
+        finish=fact.finish,
+        tries=0,
+        retry_at=Millis(0),
+        usage=fact.usage,
+    )
+    return replace(snapshot, turn=turn, usage=snapshot.usage + fact.usage)
+
+
+def try_failed(snapshot: Snapshot, fact: ModelTryFailed) -> Snapshot:
+    """The call is due again, later."""
+    turn = _turn(snapshot)
+    return replace(snapshot, turn=replace(turn, tries=turn.tries + 1, retry_at=fact.retry_at))
+
+
+def _mark(calls: tuple[Call, ...], call: str, state: CallState) -> tuple[Call, ...]:
+    return tuple(replace(one, state=state) if one.id == call else one for one in calls)
+
+
+def call_started(snapshot: Snapshot, fact: CallStarted) -> Snapshot:
+    """The call may have happened from here on."""
+    turn = _turn(snapshot)
+    return replace(snapshot, turn=replace(turn, calls=_mark(turn.calls, fact.call, "started")))
+
+
+def call_settled(snapshot: Snapshot, fact: ToolReturned) -> Snapshot:
+    """The call has its result."""
+    turn = _turn(snapshot)
+    return replace(snapshot, turn=replace(turn, calls=_mark(turn.calls, fact.call, "settled")))
+
+
+def settle(snapshot: Snapshot, fact: StepSettled) -> Snapshot:
+    """The step is closed. After tool calls the next one follows, else the turn ends."""
+    turn = _turn(snapshot)
+    ahead = turn.step + 1 if fact.finish == TOOL_CALLS else turn.step
+    return replace(
+        snapshot, turn=replace(turn, step=ahead, step_open=False, phase="model", calls=(), finish=fact.finish)
+    )
+
+
+def fail(snapshot: Snapshot, fact: StepFailed) -> Snapshot:
+    """The turn cannot go on."""
+    return replace(snapshot, turn=replace(_turn(snapshot), failed=fact.code))

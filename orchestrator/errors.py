@@ -1,0 +1,124 @@
+"""Every error a user of this package can meet: one base, one tree, a code for programs and a text that says what to do.
+
+OrchestratorError
+├── ConfigError            something is set wrongly; nothing was started
+├── SessionNotFound        404
+├── SessionNotActive       409
+├── InboxFull              429
+├── BadRequest             400
+│   ├── NotSupportedYet    400
+│   └── BodyTooLarge       413
+├── Unauthorized           401
+├── Forbidden              403
+├── TooManyStreams         503
+├── JournalAway            503
+├── JournalFull            503
+├── WorldMismatch          the stored world cannot be used by this version
+├── NotStorable            a value that no checkpoint can hold
+└── UnreadableHistory      a stored row that this version cannot read
+
+The facts of an error are keyword arguments; the class docstring is its text.
+"""
+
+from __future__ import annotations
+
+
+class OrchestratorError(Exception):
+    """Something went wrong: {reason}."""
+
+    code = "error"
+    status = 500
+
+    def __init__(self, **facts: object) -> None:
+        self.facts = facts
+        super().__init__((type(self).__doc__ or "").format(**facts))
+
+
+class ConfigError(OrchestratorError):
+    """{problem} {remedy}"""
+
+    code = "config_error"
+
+
+class SessionNotFound(OrchestratorError):
+    """Session not found. {session} never existed, or its retention has passed."""
+
+    code, status = "session_not_found", 404
+
+
+class SessionNotActive(OrchestratorError):
+    """{session} takes no more messages: it has ended or never existed. Start a new session."""
+
+    code, status = "session_not_active", 409
+
+
+class InboxFull(OrchestratorError):
+    """{waiting} messages wait for {session}, the limit is {limit}. Send again when a turn has ended."""
+
+    code, status = "inbox_full", 429
+
+
+class BadRequest(OrchestratorError):
+    """{problem}"""
+
+    code, status = "bad_request", 400
+
+
+class NotSupportedYet(BadRequest):
+    """{field} is not supported by this version. Send the request without it."""
+
+    code = "not_supported_yet"
+
+
+class BodyTooLarge(BadRequest):
+    """The body has more than {limit_bytes} bytes. Send less text, or raise the limit of the server."""
+
+    code, status = "body_too_large", 413
+
+
+class Unauthorized(OrchestratorError):
+    """{problem} Send `Authorization: Bearer KEY` with a key made by `orchestrator keys new NAME`."""
+
+    code, status = "unauthorized", 401
+
+
+class Forbidden(OrchestratorError):
+    """This key may not {action}. Use a key whose scopes include it."""
+
+    code, status = "forbidden", 403
+
+
+class TooManyStreams(OrchestratorError):
+    """This process already serves {limit} readers. Try again shortly, or start more web processes (ORCHESTRATOR_STREAMS)."""
+
+    code, status = "too_many_streams", 503
+
+
+class JournalAway(OrchestratorError):
+    """The journal (Redis) does not answer: {reason}. Nothing was accepted; send the same request again."""
+
+    code, status = "journal_away", 503
+
+
+class JournalFull(OrchestratorError):
+    """The journal (Redis) is out of memory and accepts nothing new. Work that has begun can finish. Free memory or raise maxmemory."""
+
+    code, status = "journal_full", 503
+
+
+class WorldMismatch(OrchestratorError):
+    """The journal says {found}, this version needs {needed}. Use another key prefix (ORCHESTRATOR_PREFIX) or the version that wrote it."""
+
+    code = "world_mismatch"
+
+
+class NotStorable(OrchestratorError):
+    """{where}: a {kind} cannot be stored. Use plain values: text, numbers, booleans, lists, dicts, dates, Decimal, UUID, bytes, enums, dataclasses."""
+
+    code = "not_storable"
+
+
+class UnreadableHistory(OrchestratorError):
+    """A stored row of {session} cannot be read by this version: {reason}. Start a worker of the version that wrote it."""
+
+    code = "needs_newer_worker"

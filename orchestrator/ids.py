@@ -1,0 +1,66 @@
+"""Ids that sort by time: ULIDs in upper-case Crockford base 32, their 80 random bits always fresh.
+
+A session id ends in two more characters, its shard: a whole tree of sessions lives in one hash slot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from orchestrator.core.names import DeliveryId, Millis, SessionId
+
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+SHARDS = 64
+
+
+def base32(number: int, places: int) -> str:
+    """`number` in Crockford base 32, `places` characters wide."""
+    text = ""
+    for _ in range(places):
+        text = CROCKFORD[number & 31] + text
+        number >>= 5
+    return text
+
+
+def ulid(at_ms: int) -> str:
+    """26 characters: 48 bits of milliseconds, then 80 fresh random bits (never monotonic: +1 must not be a guess)."""
+    return base32((at_ms << 80) | int.from_bytes(os.urandom(10), "big"), 26)
+
+
+def ulid_ms(text: str) -> Millis:
+    """The milliseconds a ULID was made at."""
+    number = 0
+    for letter in text[:10]:
+        number = number * 32 + CROCKFORD.index(letter)
+    return Millis(number)
+
+
+def new_session(at_ms: int, shard: str | None = None) -> SessionId:
+    """A session id; its shard is drawn unless given (children share their root's)."""
+    return SessionId(f"ses_{ulid(at_ms)}{shard or base32(os.urandom(1)[0] % SHARDS, 2)}")
+
+
+def new_delivery(at_ms: int) -> DeliveryId:
+    """A delivery id."""
+    return DeliveryId(f"dlv_{ulid(at_ms)}")
+
+
+def shard_of(session: str) -> str:
+    """The two characters that say which shard a session lives in."""
+    return session[-2:]
+
+
+def is_session(text: str) -> bool:
+    """Whether `text` has the form of a session id of ours."""
+    return len(text) == 32 and text.startswith("ses_") and all(letter in CROCKFORD for letter in text[4:])
+
+
+def shards() -> list[str]:
+    """All shard names, in order."""
+    return [base32(number, 2) for number in range(SHARDS)]
+
+
+def digest(text: bytes) -> str:
+    """16 hex characters that say which bytes these are."""
+    return hashlib.sha256(text).hexdigest()[:16]

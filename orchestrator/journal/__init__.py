@@ -1,0 +1,36 @@
+"""What is remembered: the only place that knows Redis. One Lua script per verb; `keys.py` tells the story of the data."""
+
+from orchestrator.journal.answers import (
+    Admitted,
+    Appended,
+    Behind,
+    Committed,
+    Done,
+    Gone,
+    Granted,
+    News,
+    Refused,
+    Superseded,
+    View,
+    Writes,
+)
+from orchestrator.journal.journal import Journal, connect
+from orchestrator.journal.reads import Reads
+
+__all__ = [
+    "Admitted",
+    "Appended",
+    "Behind",
+    "Committed",
+    "Done",
+    "Gone",
+    "Granted",
+    "Journal",
+    "News",
+    "Reads",
+    "Refused",
+    "Superseded",
+    "View",
+    "Writes",
+    "connect",
+]

@@ -1,0 +1,137 @@
+"""What the verbs answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.core.delivery import Head
+from orchestrator.core.names import DeliveryId, Millis, SessionId
+from orchestrator.core.snapshot import READS, Position, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A create or deliver was accepted: now, or by an earlier call with the same id (`again`)."""
+
+    session: SessionId
+    again: bool
+    at: Millis
+    outcome: Literal["taken", "cancelling", "other_turn", "nothing_runs"] = "taken"
+    n: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The session is ours. `attempt` counts takeovers since the last progress, `faults` deaths that were its own doing."""
+
+    epoch: int
+    attempt: int
+    faults: int
+    at: Millis
+    position: Position
+    judged: int
+    last_row: str
+    fact_base: int
+    agent: str
+    parent: str
+    snapshot: Snapshot
+    heads: tuple[Head, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The session is not ours, and nothing about it was changed. `for_ms` says how long to leave it alone."""
+
+    why: Literal["gone", "ended", "not_yours", "too_new", "leased", "later", "idle", "stale"]
+    for_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Written (`landed`: by an earlier try of the same commit). `kept` says whether the lease is still ours; `heads` are new."""
+
+    at: Millis
+    n: int
+    kept: bool
+    heads: tuple[Head, ...]
+    landed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The events are in the stream, which is `events` long now; `n` is the last admission number."""
+
+    events: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The store is shorter than the caller: it has lost its tail. Nothing was written."""
+
+    seq: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Another token owns the session. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Refused whole: something came in that the caller has not looked at."""
+
+    heads: tuple[Head, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """There is no such session. Nothing was written."""
+
+
+Committed = Done | Behind | Superseded | News | Gone
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A session as its hash shows it."""
+
+    id: SessionId
+    fields: dict[str, str]
+    now_ms: int
+    head_above_judged: bool
+
+    def number(self, name: str) -> int:
+        """A numeric field."""
+        return int(self.fields.get(name) or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """One commit: what is added, and what the hash shall say afterwards."""
+
+    id: str
+    position: Position
+    snapshot: Snapshot
+    facts: tuple[bytes, ...] = ()
+    events: tuple[str, ...] = ()
+    rows: tuple[bytes, ...] = ()
+    last_row: str = ""
+    records: tuple[tuple[str, bytes], ...] = ()
+    folded: tuple[str, ...] = ()
+    consumed: tuple[DeliveryId, ...] = ()
+    used: int = 0
+    state: tuple[tuple[str, bytes], ...] = ()
+    work: bool = False
+    next_timer: int = 0
+    attempt_key: str = ""
+    progress: bool = True
+    conditional: bool = False
+    mode: Literal["keep", "chain", "park", "end"] = "keep"
+    fact_base: int = 0
+    tidy: bool = False
+    what: str = ""
+    fsync: bool = False
+    reads: int = READS

@@ -1,0 +1,94 @@
+"""Every Redis key we own, and the story of the data.
+
+A session lives in one shard; all its keys carry the shard as their hash tag, so one script may touch them together.
+
+orc:{s}:own:<id>       hash    what must be looked at by scripts: life, owner, position, counters; values of at most 64 bytes
+orc:{s}:now:<id>       string  the snapshot: all that is needed to go on
+orc:{s}:inbox:<id>     zset    delivery id -> admission number; stays until the commit that uses or drops it
+orc:{s}:box:<id>       hash    delivery id -> at_seq and head; 'b:' + delivery id -> body
+orc:{s}:seen:<id>      zset    delivery id -> four times the ms it came in, plus its first answer; trimmed to 24 h
+orc:{s}:fact:<id>      list    facts of the last 16 turns; place = seq - fact_base
+orc:{s}:evt:<id>       list    public events, each the line a reader gets; place = index, dense for ever
+orc:{s}:hist:<id>:<g>  list    history rows of generation g, append-only
+orc:{s}:rec:<id>       hash    call id -> recorded result, until it is folded into a history row
+orc:{s}:state:<id>     hash    authored state
+orc:{s}:due            zset    session -> ms when a worker must look at it
+orc:{s}:tidy           zset    session -> ms when the keeper itself has something to put in order
+orc:{s}:index          zset    session -> ms of its last activity
+orc:world              hash    protocol and shards, written at the first start
+orc:wakes              hash    queue -> number of the last wake
+orc:dep                hash    deployment label -> rank, reads, digest
+orc:workers            hash    label|worker -> last beat, reads, digest
+
+Addresses (adr), admission keys (adm), the outbox (out) and blobs (blob) will live beside them.
+Channels: orc:{s}:tail says "<id> <events>" after every write to a stream, orc:{s}:news "<id> <n> <kind>" to a session's owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from orchestrator.ids import shard_of
+
+OF_A_SESSION = ("own", "now", "inbox", "box", "seen", "fact", "evt", "rec", "state")
+OF_A_SHARD = ("due", "tidy", "index")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one session."""
+
+    session: str
+    own: str
+    snapshot: str
+    inbox: str
+    box: str
+    seen: str
+    fact: str
+    evt: str
+    rec: str
+    state: str
+    due: str
+    tidy: str
+    index: str
+    tail: str
+    news: str
+    base: str
+
+    def hist(self, gen: int) -> str:
+        """The history of a generation."""
+        return f"{self.base}hist:{self.session}:{gen}"
+
+
+@lru_cache(maxsize=4096)
+def keys(prefix: str, session: str) -> Keys:
+    """The keys of `session`."""
+    base = f"{prefix}:{{{shard_of(session)}}}:"
+
+    def of(name: str) -> str:
+        return f"{base}{name}:{session}"
+
+    return Keys(
+        session=session,
+        own=of("own"),
+        snapshot=of("now"),
+        inbox=of("inbox"),
+        box=of("box"),
+        seen=of("seen"),
+        fact=of("fact"),
+        evt=of("evt"),
+        rec=of("rec"),
+        state=of("state"),
+        due=base + "due",
+        tidy=base + "tidy",
+        index=base + "index",
+        tail=base + "tail",
+        news=base + "news",
+        base=base,
+    )
+
+
+def shard_key(prefix: str, shard: str, name: str) -> str:
+    """A key or channel of a shard: due, tidy, index, tail, news."""
+    return f"{prefix}:{{{shard}}}:{name}"

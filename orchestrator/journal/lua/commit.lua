@@ -1,0 +1,77 @@
+-- commit: write what has happened, all of it or nothing, and say what becomes of the lease.
+-- Before anything: is this commit here already, is the caller ahead of the store, is it still the owner, does it know the last cancel?
+-- FLAGS allow-oom
+-- PARTS clock ring heads
+-- KEYS own snapshot inbox box due index fact evt hist rec state tidy tail
+-- ARGV now session token commit seq events gen rows fact_base judged used turn work next_timer reads attempt_key progress conditional mode lease_ms grace_ms tidy_ms most text last_row n_facts n_events n_rows n_records n_folded n_consumed n_state template wakes queue broker_db journal_db what
+-- mode = keep | chain (release and ring) | park (release, unless a head is above `judged`) | end (as park, and the session is over)
+-- conditional = 1: refuse the whole if a cancel is above `judged`. The lists follow in the order of their counts; records and state are pairs.
+-- Returns {'done', now, n, ring, kept, heads} | {'landed', now, n, ring, kept, heads} | {'behind', seq, events} | {'superseded'} | {'news', heads} | {'gone'}
+local ms = clock(now)
+local h = redis.call('HMGET', own, 'last_commit', 'token', 'seq', 'events', 'gen', 'rows', 'cancel_n', 'n', 'deployment', 'fact_base', 'waiting')
+if not h[2] then return {'gone'} end
+local above = turn == '' and '0' or judged
+if h[1] == commit then
+  local kept = h[2] == token and 1 or 0
+  return {'landed', whole(ms), tonumber(h[8]), 0, kept, kept == 1 and heads(inbox, box, above, tonumber(most)) or {}}
+end
+local ahead = tonumber(seq) > tonumber(h[3]) or tonumber(gen) > tonumber(h[5])
+  or (h[5] == gen and tonumber(rows) > tonumber(h[6])) or tonumber(events) > tonumber(h[4])
+if ahead then return {'behind', tonumber(h[3]), tonumber(h[4])} end
+if h[2] ~= token or h[3] ~= seq or h[4] ~= events or h[5] ~= gen or h[6] ~= rows then return {'superseded'} end
+if conditional == '1' and tonumber(h[7]) > tonumber(judged) then return {'news', heads(inbox, box, judged, tonumber(most))} end
+-- An end of our own making gives way to whatever has come in since.
+local unjudged = redis.call('ZRANGEBYSCORE', inbox, '(' .. judged, '+inf', 'LIMIT', 0, 1)[1]
+if mode == 'end' and unjudged then return {'news', heads(inbox, box, above, tonumber(most))} end
+
+local at = rest
+local function many(count, write)
+  count = tonumber(count)
+  -- In pieces: Lua's unpack has a limit.
+  for first = at + 1, at + count, 1000 do write(first, math.min(first + 999, at + count)) end
+  at = at + count
+end
+local function push(key) return function(first, last) redis.call('RPUSH', key, unpack(ARGV, first, last)) end end
+many(n_facts, push(fact))
+many(n_events, push(evt))
+many(n_rows, push(hist))
+many(n_records, function(first, last) redis.call('HSET', rec, unpack(ARGV, first, last)) end)
+many(n_folded, function(first, last) redis.call('HDEL', rec, unpack(ARGV, first, last)) end)
+many(n_consumed, function(first, last)
+  redis.call('ZREM', inbox, unpack(ARGV, first, last))
+  for i = first, last do redis.call('HDEL', box, ARGV[i], 'b:' .. ARGV[i]) end
+end)
+many(n_state, function(first, last) redis.call('HSET', state, unpack(ARGV, first, last)) end)
+if tonumber(fact_base) > tonumber(h[10]) then
+  redis.call('LTRIM', fact, tonumber(fact_base) - tonumber(h[10]), -1)
+end
+redis.call('SET', snapshot, text)
+local events_now = tonumber(events) + tonumber(n_events)
+local fields = {'last_commit', commit, 'seq', tonumber(seq) + tonumber(n_facts), 'events', events_now, 'rows', tonumber(rows) + tonumber(n_rows),
+  'judged', judged, 'turn', turn, 'work', work, 'next_timer', next_timer, 'reads', reads, 'attempt_key', attempt_key, 'fact_base', fact_base}
+local function also(name, value) fields[#fields + 1] = name fields[#fields + 1] = value end
+if last_row ~= '' then also('last_row', last_row) end
+if used ~= '0' then also('waiting', tonumber(h[11]) - tonumber(used)) end
+if progress == '1' then also('attempt', 0) also('faults', 0) end
+if tidy_ms ~= '0' then redis.call('ZADD', tidy, 'NX', whole(ms + tidy_ms), session) end
+local rung, kept = 0, 0
+if mode == 'end' then also('status', 'ended') also('token', '') also('left', token)
+elseif mode == 'keep' or (mode == 'park' and unjudged) then
+  kept = 1
+  also('lease', whole(ms + lease_ms))
+  redis.call('ZADD', due, whole(ms + lease_ms), session)
+else
+  also('token', '') also('left', token) also('lease', 0)
+end
+redis.call('HSET', own, unpack(fields))
+if kept == 0 then
+  if mode == 'chain' then
+    redis.call('ZADD', due, whole(ms + grace_ms), session)
+    rung = ring(own, h[9], session, what, ms)
+  elseif mode == 'park' and tonumber(next_timer) > 0 then redis.call('ZADD', due, next_timer, session)
+  elseif mode == 'park' and work == '1' then redis.call('ZADD', due, whole(ms + 5000), session)
+  else redis.call('ZREM', due, session) end
+end
+if turn == '' then redis.call('ZADD', index, whole(ms), session) end
+if n_events ~= '0' then redis.call('PUBLISH', tail, session .. ' ' .. events_now) end
+return {'done', whole(ms), tonumber(h[8]), rung, kept, (kept == 1 and unjudged) and heads(inbox, box, above, tonumber(most)) or {}}

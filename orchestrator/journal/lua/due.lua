@@ -1,0 +1,64 @@
+-- due: look at the sessions whose time has come and ring for those that need a worker. Taking them is atomic: many keepers may call this.
+-- A wake that is still in its queue is left alone: wakes are numbered, a queue is first in, first out, so a session whose number is
+-- below the oldest one waiting has lost its wake.
+-- FLAGS allow-oom
+-- PARTS clock ring
+-- KEYS
+-- ARGV now pause lease_ms grace_ms limit prefix template wakes queue broker_db journal_db
+-- The due keys follow in KEYS (one per shard); their shards in ARGV. pause = 1: let one lease pass before any lease counts as dead.
+-- Returns {now, more, taken, {label, session, key, ...}}: the last are wakes that the caller must publish itself.
+local ms = clock(now)
+local left, taken, publish, oldest = tonumber(limit), 0, {}, {}
+
+local function oldest_number(label)
+  if template == '' then return nil end
+  if oldest[label] == nil then
+    local list = queue .. label
+    if broker_db ~= journal_db then redis.call('SELECT', broker_db) end
+    local text = redis.call('LINDEX', list, -1)
+    if broker_db ~= journal_db then redis.call('SELECT', journal_db) end
+    oldest[label] = text and tonumber(string.match(text, '"number":(%d+)')) or false
+  end
+  return oldest[label]
+end
+
+local function look(key, shard, session)
+  local hash = prefix .. ':{' .. shard .. '}:own:' .. session
+  local h = redis.call('HMGET', hash, 'token', 'lease', 'work', 'judged', 'turn', 'next_timer', 'rung', 'deployment', 'status', 'attempt_key', 'rings')
+  if not h[1] or h[9] == 'ended' then return redis.call('ZREM', key, session) end
+  local lease, timer = tonumber(h[2]), tonumber(h[6])
+  if h[1] ~= '' and lease > ms then return redis.call('ZADD', key, whole(lease), session) end
+  if h[1] ~= '' and pause == '1' then return redis.call('ZADD', key, whole(ms + lease_ms), session) end
+  if h[1] == '' then
+    local inbox = prefix .. ':{' .. shard .. '}:inbox:' .. session
+    local above = h[5] == '' and '0' or h[4]
+    local head = redis.call('ZRANGEBYSCORE', inbox, '(' .. above, '+inf', 'LIMIT', 0, 1)[1]
+    if not head and h[3] ~= '1' and not (timer > 0 and timer <= ms) then
+      if timer > 0 then return redis.call('ZADD', key, whole(timer), session) end
+      return redis.call('ZREM', key, session)
+    end
+  end
+  local rung, first = tonumber(h[7]), oldest_number(h[8])
+  if template ~= '' and rung > 0 and first and rung >= first then
+    return redis.call('ZADD', key, whole(ms + grace_ms), session)
+  end
+  local what = h[10] ~= '' and h[10] or h[5]
+  local wait = tonumber(grace_ms)
+  if template == '' then
+    local rings = redis.call('HINCRBY', hash, 'rings', 1)
+    wait = math.min(wait * 2 ^ (rings - 1), 60000)
+  end
+  redis.call('ZADD', key, whole(ms + wait), session)
+  taken = taken + 1
+  if ring(hash, h[8], session, what, ms) == 1 then
+    publish[#publish + 1] = h[8] publish[#publish + 1] = session publish[#publish + 1] = what
+  end
+end
+
+for i, key in ipairs(KEYS) do
+  if left <= 0 then break end
+  local found = redis.call('ZRANGEBYSCORE', key, '-inf', whole(ms), 'LIMIT', 0, left)
+  for _, session in ipairs(found) do look(key, ARGV[rest + i], session) end
+  left = left - #found
+end
+return {whole(ms), left <= 0 and 1 or 0, taken, publish}

@@ -1,0 +1,162 @@
+"""Reading the journal: no script is needed, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from orchestrator.core import codec
+from orchestrator.core.delivery import Body, Head
+from orchestrator.core.event import Outcome
+from orchestrator.core.fact import Fact
+from orchestrator.core.names import CallId, DeliveryId, SessionId
+from orchestrator.core.snapshot import EMPTY, Snapshot
+from orchestrator.ids import shards
+from orchestrator.journal.answers import View
+from orchestrator.journal.journal import MOST_HEADS, Journal, read_body, read_heads, spoken
+from orchestrator.journal.keys import shard_key
+from orchestrator.journal.stubs import restore
+
+
+class Reads:
+    """What can be asked of a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.client = journal.client
+
+    def view(self, session: SessionId) -> View | None:
+        """The session's plain fields, or None if there is no such session."""
+        keys = self.journal.keys(session)
+        with spoken():
+            pipe = self.client.pipeline(transaction=False)
+            pipe.hgetall(keys.own)
+            pipe.zrange(keys.inbox, -1, -1, withscores=True)
+            pipe.time()
+            fields, last, (seconds, micros) = pipe.execute()
+        if not fields:
+            return None
+        plain = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+        judged = int(plain["judged"]) if plain["turn"] else 0
+        above = bool(last) and last[0][1] > judged
+        return View(session, plain, seconds * 1000 + micros // 1000, above)
+
+    def exists(self, session: SessionId) -> bool:
+        """Whether there is such a session."""
+        with spoken():
+            return bool(self.client.exists(self.journal.keys(session).own))
+
+    def tail(self, session: SessionId) -> int | None:
+        """How many events the stream has, or None if there is no such session."""
+        with spoken():
+            events = cast("bytes | None", self.client.hget(self.journal.keys(session).own, "events"))
+        return None if events is None else int(events)
+
+    def life(self, session: SessionId) -> str | None:
+        """live, ending, ended, or None."""
+        with spoken():
+            word = cast("bytes | None", self.client.hget(self.journal.keys(session).own, "status"))
+        return None if word is None else word.decode()
+
+    def place(self, session: SessionId) -> tuple[int, str] | None:
+        """How many events the stream has and the session's life (live, ending, ended), or None if there is no such session."""
+        with spoken():
+            found = cast("list[bytes | None]", self.client.hmget(self.journal.keys(session).own, ["events", "status"]))
+        events, life = found
+        return None if events is None or life is None else (int(events), life.decode())
+
+    def events(self, session: SessionId, first: int, most: int = 512) -> list[bytes]:
+        """Lines of the stream from index `first` on, as a reader gets them."""
+        with spoken():
+            lines = cast("list[bytes]", self.client.lrange(self.journal.keys(session).evt, first, first + most - 1))
+        return [restore(line) for line in lines]
+
+    def heads(self, session: SessionId, above: int) -> tuple[Head, ...]:
+        """Deliveries above an admission number."""
+        keys = self.journal.keys(session)
+        with spoken():
+            found = cast(
+                "list[tuple[bytes, float]]",
+                self.client.zrangebyscore(keys.inbox, f"({above}", "+inf", start=0, num=MOST_HEADS, withscores=True),
+            )
+            if not found:
+                return ()
+            boxes = cast("list[bytes | None]", self.client.hmget(keys.box, [name for name, _ in found]))
+        flat: list[object] = []
+        for (name, n), box in zip(found, boxes, strict=True):
+            flat += (name, int(n), box or b"")
+        return read_heads(flat)
+
+    def bodies(self, session: SessionId, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Body]:
+        """The bodies of deliveries that are still in the box."""
+        with spoken():
+            found = cast(
+                "list[bytes | None]",
+                self.client.hmget(self.journal.keys(session).box, [f"b:{name}" for name in deliveries]),
+            )
+        return {name: read_body(packed) for name, packed in zip(deliveries, found, strict=True) if packed}
+
+    def records(self, session: SessionId, calls: Sequence[CallId]) -> dict[CallId, Outcome]:
+        """The recorded results among `calls`."""
+        if not calls:
+            return {}
+        with spoken():
+            found = cast("list[bytes | None]", self.client.hmget(self.journal.keys(session).rec, list(calls)))
+        return {call: codec.unpack(Outcome, packed) for call, packed in zip(calls, found, strict=True) if packed}
+
+    def rows(self, session: SessionId, gen: int, first: int) -> list[bytes]:
+        """History rows from a place on."""
+        with spoken():
+            return cast("list[bytes]", self.client.lrange(self.journal.keys(session).hist(gen), first, -1))
+
+    def state(self, session: SessionId) -> Mapping[str, bytes]:
+        """The authored state, as stored."""
+        with spoken():
+            found = cast("dict[bytes, bytes]", self.client.hgetall(self.journal.keys(session).state))
+        return {name.decode(): value for name, value in found.items()}
+
+    def snapshot(self, session: SessionId) -> Snapshot:
+        """The stored snapshot."""
+        with spoken():
+            text = cast("bytes | None", self.client.get(self.journal.keys(session).snapshot))
+        return codec.unpack_snapshot(text) if text else EMPTY
+
+    def facts(self, session: SessionId) -> list[Fact]:
+        """The facts that are kept, oldest first."""
+        with spoken():
+            return [codec.unpack_fact(text) for text in self.client.lrange(self.journal.keys(session).fact, 0, -1)]
+
+    def sessions(self, most: int = 100) -> list[tuple[SessionId, int]]:
+        """The sessions used last, newest first, with the ms of their last activity."""
+        with spoken():
+            pipe = self.client.pipeline(transaction=False)
+            for shard in shards():
+                pipe.zrevrange(shard_key(self.journal.prefix, shard, "index"), 0, most - 1, withscores=True)
+            found = [(SessionId(name.decode()), int(at)) for shard in pipe.execute() for name, at in shard]
+        return sorted(found, key=lambda pair: -pair[1])[:most]
+
+    def workers(self, label: str) -> dict[str, int]:
+        """The workers of a deployment that have beaten and not left, with the ms of their last beat."""
+        with spoken():
+            found = cast("dict[bytes, bytes]", self.client.hgetall(f"{self.journal.prefix}:workers"))
+        pairs = [(name.decode().partition("|"), beat) for name, beat in found.items()]
+        return {worker: int(beat.split()[0]) for (name, _, worker), beat in pairs if name == label}
+
+    def deployments(self) -> dict[str, dict[str, object]]:
+        """The known deployments: rank, what they read, digest, live workers (beat within 15 s)."""
+        with spoken():
+            pipe = self.client.pipeline(transaction=False)
+            pipe.hgetall(f"{self.journal.prefix}:dep")
+            pipe.hgetall(f"{self.journal.prefix}:workers")
+            pipe.time()
+            labels, workers, (seconds, _) = pipe.execute()
+        found: dict[str, dict[str, object]] = {}
+        for label, text in labels.items():
+            rank, reads, *digest = text.decode().split(" ")
+            live = sum(
+                1
+                for name, beat in workers.items()
+                if name.decode().split("|")[0] == label.decode() and int(beat.split()[0]) > (seconds - 15) * 1000
+            )
+            found[label.decode()] = {"rank": int(rank), "reads": int(reads), "digest": "".join(digest), "workers": live}
+        return found

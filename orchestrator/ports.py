@@ -1,0 +1,183 @@
+"""Where there are really two of a kind: what the engine needs of the world, as protocols.
+
+The values that cross a port are here as well. Nothing in this module does anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from orchestrator.core.event import Outcome
+from orchestrator.core.names import Millis, SessionId, TurnId
+from orchestrator.core.snapshot import Usage
+
+
+class Clock(Protocol):
+    """Time. `now` is wall-clock milliseconds as Redis has them; `steady` seconds that count a suspended machine too."""
+
+    def now(self) -> Millis: ...
+    def steady(self) -> float: ...
+
+
+class Wake(Protocol):
+    """How "look at this session" is announced.
+
+    Where broker and journal are one Redis, scripts push it themselves: `arguments` are what they need for it, and `publish`
+    is never called. With any other broker `atomic` is false and the caller publishes after the script.
+    """
+
+    atomic: bool
+
+    def arguments(self, task: str) -> Mapping[str, object]:
+        """The script arguments `template wakes queue broker_db journal_db` for wakes that run `task`."""
+        ...
+
+    def publish(self, task: str, label: str, session: SessionId, key: str) -> None:
+        """Announce through the broker. Losing one costs seconds, never a message."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """New text of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTool:
+    """A tool call as the model made it. `input` is JSON; a string when the arguments were not JSON at all."""
+
+    provider_id: str
+    tool: str
+    input: object
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The complete answer. `row` is the message as JSON, the history's next row; `finish` is one of
+    stop, tool-calls, length, content-filter, error, other."""
+
+    row: bytes
+    text: str
+    reasoning: str
+    finish: str
+    usage: Usage
+    calls: tuple[AskedTool, ...] = ()
+
+
+ModelOutput = TextDelta | ReasoningDelta | Answer
+
+
+class ModelFailure(Exception):
+    """The model call broke. `retryable` ones are tried again, not before `retry_after` seconds when the provider said so."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        retry_after: float | None = None,
+        code: str = "MODEL_CALL_FAILED",
+        details: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.code = code
+        self.details = dict(details or {})
+
+
+class ToolBox(Protocol):
+    """The tools of an agent as a model sees them."""
+
+    def check(self, tool: str, given: object) -> dict[str, Any]:
+        """The validated arguments of a call. Raises `WrongCall` with a text for the model."""
+        ...
+
+
+class WrongCall(Exception):
+    """A call the model got wrong: an unknown tool, arguments that do not fit. The text is what the model reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One request. `history` are the messages of the model layer, oldest first; it must not be changed."""
+
+    session: SessionId
+    turn: TurnId
+    step: int
+    tries: int
+    instructions: str
+    history: Sequence[Any]
+    tools: ToolBox
+
+
+class Model(Protocol):
+    """A language model."""
+
+    @property
+    def name(self) -> str:
+        """As the stream shows it, for instance `openai-chat:gpt-5`."""
+        ...
+
+    def answer(self, call: ModelCall) -> AsyncIterator[ModelOutput]:
+        """Stream an answer: deltas, then exactly one `Answer`. Raises `ModelFailure`. Closing the iterator, or
+        cancelling the task that iterates, closes the provider's connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the history is told about one call."""
+
+    provider_id: str
+    tool: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a person said: texts in order. `pinned` marks the instructions written once at the head of a history."""
+
+    texts: tuple[str, ...]
+    pinned: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+class ModelLayer(Protocol):
+    """The one door to the provider library."""
+
+    def model(self, named: str | Model) -> Model:
+        """A model by name (made once per process) or itself. Raises `ConfigError` for a name nobody knows."""
+        ...
+
+    def toolbox(self, tools: Sequence[Any]) -> ToolBox:
+        """The schemas of an agent's tools (made once per tool list)."""
+        ...
+
+    def message_row(self, messages: Sequence[Message]) -> bytes:
+        """What people said, as one history row (JSON)."""
+        ...
+
+    def results_row(self, results: Sequence[Result]) -> bytes:
+        """The results of one answer's calls, in call order, as one history row (JSON)."""
+        ...
+
+    def read(self, row: bytes) -> Any:
+        """A row as a message of the library. Raises `UnreadableHistory`'s cause as `ValueError`."""
+        ...
+
+    def calls(self, message: Any) -> tuple[AskedTool, ...]:
+        """The tool calls of an answer read from its row, in order."""
+        ...

@@ -1,0 +1,134 @@
+"""Tools: plain functions a model may call, and what they are told about the call.
+
+`@tool` stores the function; the schema a model sees is made in the worker, from the signature and the docstring.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from orchestrator.core.names import CallId, SessionId, TurnId
+from orchestrator.core.snapshot import OnInterrupt, Principal
+from orchestrator.errors import ConfigError
+from orchestrator.state import StateView
+
+NAME = re.compile(r"[a-z0-9._-]{1,48}")
+TOOL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]{0,63}")
+DEFAULT_TIMEOUT_SECONDS = 900.0
+
+
+class Fatal(Exception):
+    """Raised by a tool: the turn cannot go on. It fails with this text; the session stays usable."""
+
+
+class Retry(Exception):
+    """Raised by a tool: the model should correct its arguments. It reads this text as the call's result."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """What a tool or an instruction may know of its session. `auth` is who caused the turn, None for nobody known."""
+
+    id: SessionId
+    turn: TurnId
+    auth: Principal | None = None
+    parent: SessionId | None = None
+
+
+@dataclass(slots=True)
+class ToolContext:
+    """What a tool is told about its call.
+
+    `idempotency_key` is the same for every attempt of this call and for no other: hand it to whatever must not happen twice.
+    `attempt` counts from 1. `cancelled` is set when the turn was told to stop: a long tool looks at it and returns early.
+    """
+
+    session: SessionView
+    call_id: CallId
+    idempotency_key: str
+    attempt: int = 1
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    state: StateView = field(default_factory=StateView)
+    _progress: Callable[[object], None] = field(default=lambda value: None, repr=False)
+
+    def progress(self, value: object) -> None:
+        """Show `value` (JSON) on the stream as what the call has to say so far. Not stored with the result."""
+        self._progress(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that a model may call.
+
+    Its effects may run twice when a worker dies in the middle: use `ctx.idempotency_key`. `on_interrupt="report"` never
+    starts a call twice; the model is told that the outcome is unknown. `timeout` is in seconds (None: no limit); a sync
+    function cannot be stopped, it is left behind and the model is told that it may have partly run.
+    """
+
+    fn: Callable[..., Any]
+    name: str
+    timeout: float | None = DEFAULT_TIMEOUT_SECONDS
+    on_interrupt: OnInterrupt = "rerun"
+
+    @property
+    def description(self) -> str:
+        """The first paragraph of the docstring."""
+        return (inspect.getdoc(self.fn) or "").split("\n\n", 1)[0]
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the first parameter is the `ToolContext`."""
+        parameters = list(inspect.signature(self.fn).parameters.values())
+        if not parameters:
+            return False
+        annotation: object = parameters[0].annotation
+        return annotation is ToolContext or (
+            isinstance(annotation, str) and annotation.rpartition(".")[2] == "ToolContext"
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function, for tests and for other code."""
+        return self.fn(*args, **kwargs)
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *, name: str | None = None, timeout: float | None = DEFAULT_TIMEOUT_SECONDS, on_interrupt: OnInterrupt = "rerun"
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
+    on_interrupt: OnInterrupt = "rerun",
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a function a tool. Its parameters need type annotations; its docstring is what the model reads.
+
+    A function that yields reports progress: each value but the last is shown, the last is the result.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        called = name or function.__name__
+        if not TOOL_NAME.fullmatch(called):
+            raise ConfigError(
+                problem=f"{called!r} is no name for a tool.",
+                remedy="Use letters, digits, '_' and '-', at most 64, beginning with a letter.",
+            )
+        if on_interrupt not in ("rerun", "report"):
+            raise ConfigError(
+                problem=f"The tool {called!r} has on_interrupt={on_interrupt!r}.", remedy='Use "rerun" or "report".'
+            )
+        return Tool(function, called, timeout, on_interrupt)
+
+    return make(fn) if fn is not None else make
+
+
+Arguments = Mapping[str, Any]
