@@ -14,7 +14,7 @@ from orchestrator.core import codec
 from orchestrator.core import event as events
 from orchestrator.core.advance import Scene, advance, attempt_key, follow, has_work, judge, next_timer, understands
 from orchestrator.core.delivery import Body, Head
-from orchestrator.core.event import Bodies, Event, Outcome
+from orchestrator.core.event import NO_BODIES, Bodies, Event, Outcome
 from orchestrator.core.fact import (
     CancelAccepted,
     DeliveryDropped,
@@ -43,7 +43,7 @@ class Given:
     """A fact that the world brought, and the bodies it speaks of."""
 
     fact: Fact
-    bodies: Bodies = Bodies()
+    bodies: Bodies = NO_BODIES
     answer: bytes = b""
 
 
@@ -149,7 +149,7 @@ class Draft:
         at = self.ground.scene.at
         self.lines.append(events.line(event, f"evt_{ids.ulid(at)}", iso(at), deliveries, self.ground.attempt))
 
-    def add(self, fact: Fact, bodies: Bodies = Bodies(), answer: bytes = b"") -> None:
+    def add(self, fact: Fact, bodies: Bodies = NO_BODIES, answer: bytes = b"") -> None:
         """Add a fact and all it brings with it."""
         before = self.snapshot
         after = advance(before, fact)
@@ -183,7 +183,7 @@ class Draft:
         self.facts.append(fact)
         self.snapshot = after
         turn = before.turn or after.turn
-        deliveries = (after.turn or turn).deliveries if turn else self.snapshot.last_turn  # type: ignore[union-attr]  # one of them is open
+        deliveries = (after.turn or turn).deliveries if turn else self.snapshot.last_turn
         for event in events.publish(self.ground.session, before, fact, after, bodies):
             self.say(event, deliveries)
 
@@ -218,7 +218,7 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
         made.say(events.superseded(turn, loose.begin, loose.end), turn.deliveries)
     for one in given:
         made.add(one.fact, one.bodies, one.answer)
-    failure = next((one.bodies for one in reversed(given) if one.bodies.failure), Bodies())
+    failure = next((one.bodies for one in reversed(given) if one.bodies.failure), NO_BODIES)
     waiting = sorted((head for head in heads if understands(head)), key=lambda head: head.n)
     while waiting:
         if made.ended_turn:

@@ -111,7 +111,7 @@ class Engine:
         if mine and mine["workers"]:
             return self.label
         alive = [(found["rank"], label) for label, found in known.items() if found["workers"]]
-        return max(alive)[1] if alive else self.label  # type: ignore[type-var]  # ranks are numbers
+        return max(alive)[1] if alive else self.label
 
     # Coming in --------------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,8 @@ class Engine:
     ) -> tuple[SessionId, DeliveryId | None]:
         """Start a session, with its first message if there is one. When this returns, it is stored and will be worked on.
 
-        Repeating the call with the ids of the first (`session`, `delivery`) changes nothing. Raises `BadRequest`, `JournalFull`, `JournalAway`.
+        Repeating the call with the ids of the first (`session`, `delivery`) changes nothing. Raises `BadRequest`,
+        `JournalFull`, `JournalAway`.
         """
         chosen = self.agent(agent)
         at = self.clock.now()

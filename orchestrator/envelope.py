@@ -23,7 +23,7 @@ def queue_name(label: str) -> str:
 def template(task: str, origin: str = "orchestrator") -> str:
     """The message of `task` with places to fill in: @SESSION@, @KEY@ (what it is for), @QUEUE@, @NUMBER@ and @AT@ (ms) of the wake."""
     body = json.dumps([["@SESSION@", "@KEY@"], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}])
-    headers = {
+    headers: dict[str, object] = {
         "lang": "py",
         "task": task,
         "id": "@SESSION@/@KEY@",

@@ -76,7 +76,7 @@ class Slot(Generic[T]):
             return cast(T, value)
         from pydantic import TypeAdapter
 
-        return cast(T, TypeAdapter(kind).validate_python(value))
+        return TypeAdapter(cast("type[T]", kind)).validate_python(value)
 
     def write(self, value: object) -> bytes:
         """The value as it is stored. Raises `NotStorable`."""

@@ -54,7 +54,7 @@ class ToolContext:
     attempt: int = 1
     cancelled: threading.Event = field(default_factory=threading.Event)
     state: StateView = field(default_factory=StateView)
-    _progress: Callable[[object], None] = field(default=lambda value: None, repr=False)
+    _progress: Callable[[object], None] = field(default=lambda _: None, repr=False)
 
     def progress(self, value: object) -> None:
         """Show `value` (JSON) on the stream as what the call has to say so far. Not stored with the result."""

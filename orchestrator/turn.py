@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from queue import Empty
-from typing import Literal, TypeVar, cast
+from typing import Literal, NoReturn, TypeVar, cast
 
 import orchestrator.ids as ids
 from orchestrator.agent import Agent, Instructions
@@ -34,7 +34,7 @@ from orchestrator.ports import Answer, ModelCall, ModelFailure, ToolBox, WrongCa
 from orchestrator.process.history import History, row_id
 from orchestrator.process.owned import Owned
 from orchestrator.process.shared import DRAIN, NEWS, Process
-from orchestrator.state import Slot, StateView
+from orchestrator.state import StateView
 from orchestrator.tool import SessionView, Tool, ToolContext
 
 log = logging.getLogger(__name__)
@@ -118,9 +118,9 @@ def _carry_on(process: Process, session: SessionId, token: Token, may_be_alone: 
             command = process.alone_command(session, token)
             if command is not None and answer.faults < FAULTS:
                 return _alone(process, owned, command)
+        driver = Driver(process, owned, lost_events)
         process.enter(owned)
         try:
-            driver = Driver(process, owned, lost_events)
             return driver.run()
         except Rewound as rewound:
             lost_events, instead = owned.position.events, token
@@ -390,18 +390,16 @@ class Driver:
             answer = repeat(self.process, lambda: self.process.journal.commit(owned.session, owned.token, writes))
             if isinstance(answer, Done):
                 owned.position = writes.snapshot.at
-        match answer:
-            case Done():
-                owned.snapshot = writes.snapshot
-                owned.renewed(asked)
-                owned.last_n = max(owned.last_n, answer.n)
-                self._wrote(made, writes.state, answer)
-                return answer
-            case News(heads):
-                self._take_in(heads)
-                return None
-            case _:
-                self._lose(answer)
+        if isinstance(answer, News):
+            self._take_in(answer.heads)
+            return None
+        if not isinstance(answer, Done):
+            self._lose(answer)
+        owned.snapshot = writes.snapshot
+        owned.renewed(asked)
+        owned.last_n = max(owned.last_n, answer.n)
+        self._wrote(made, writes.state, answer)
+        return answer
 
     def _wrote(self, made: Draft, state: Sequence[tuple[str, bytes]], done: Done) -> None:
         self._given, self._loose = [], None
@@ -431,7 +429,7 @@ class Driver:
         if owned.lost:
             self._lose(owned.lost)
 
-    def _lose(self, how: Behind | Superseded | Gone) -> None:
+    def _lose(self, how: Behind | Superseded | Gone) -> NoReturn:
         self.owned.lost = how
         if isinstance(how, Behind):
             raise Rewound(how)
@@ -801,7 +799,7 @@ class Driver:
             seen = {**self._state, **self._new_state}
             try:
                 for change in item.changes:
-                    slot = cast("Slot[object]", change.slot)
+                    slot = change.slot
                     seen[slot.name] = slot.write(change.make(slot.read(seen)))
                     self._new_state[slot.name] = seen[slot.name]
             except Exception as broken:

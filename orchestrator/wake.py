@@ -34,6 +34,6 @@ class OtherBroker:
 
     atomic = False
 
-    def arguments(self, task: str) -> Mapping[str, object]:
+    def arguments(self, task: str) -> Mapping[str, object]:  # noqa: ARG002  # the port has it
         """An empty template tells the scripts that the wake is published elsewhere."""
         return {"template": "", "wakes": "", "queue": "", "broker_db": 0, "journal_db": 0}

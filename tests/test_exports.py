@@ -7,7 +7,31 @@ import pytest
 
 orchestrator = importlib.import_module("orchestrator")
 
-PUBLIC: set[str] = set()
+PUBLIC: set[str] = {
+    "Agent",
+    "App",
+    "BadRequest",
+    "ConfigError",
+    "Engine",
+    "Fatal",
+    "InboxFull",
+    "JournalAway",
+    "JournalFull",
+    "OrchestratorError",
+    "Retry",
+    "ScriptedModel",
+    "SessionNotActive",
+    "SessionNotFound",
+    "SessionView",
+    "Settings",
+    "Tool",
+    "ToolContext",
+    "answers",
+    "asks",
+    "fails",
+    "state",
+    "tool",
+}
 
 
 def test_the_front_door_offers_what_was_decided() -> None:

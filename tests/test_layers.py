@@ -1,6 +1,6 @@
 """Imports point one way. The table below is the architecture; it changes only together with a design note.
 
-    web, tasks, cli  ->  engine  ->  turn  ->  perform | journal  ->  core
+    web, tasks, cli  ->  engine  ->  turn  ->  draft, perform | process, journal  ->  core
 
 Counted are all imports: at the top, inside functions, for types only, and `import_module("a literal")`.
 """
@@ -18,15 +18,24 @@ OURS = ("orchestrator", "tasks", "web", "celeryconfig")
 
 LEAVES = {
     "orchestrator.agent",
+    "orchestrator.apikeys",
+    "orchestrator.clock",
     "orchestrator.config",
     "orchestrator.envelope",
     "orchestrator.errors",
     "orchestrator.ids",
+    "orchestrator.loader",
     "orchestrator.ports",
     "orchestrator.state",
     "orchestrator.tool",
+    "orchestrator.wake",
 }
 BASE = LEAVES | {"orchestrator.core"}
+ROAD = {
+    *("orchestrator.journal", "orchestrator.process", "orchestrator.process.loops", "orchestrator.process.history"),
+    *("orchestrator.perform", "orchestrator.draft"),
+}
+DESK = BASE | {"orchestrator.engine", "orchestrator.journal", "orchestrator.local", "orchestrator.world"}
 
 # What each unit may import beside itself and the standard library. A unit is the longest name here that fits a module.
 MAY_IMPORT: Mapping[str, set[str]] = {
@@ -35,19 +44,27 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator.errors": set(),
     "orchestrator.envelope": set(),
     "orchestrator.local": {"orchestrator.errors"},
-    "orchestrator.journal": BASE | {"orchestrator.local", "redis", "msgpack", "packaging"},
+    "orchestrator.journal": BASE | {"redis", "msgpack"},
+    "orchestrator.world": BASE | {"orchestrator.journal", "orchestrator.local"},
     "orchestrator.models": BASE | {"pydantic_ai", "pydantic", "pydantic_core", "httpx2"},
-    "orchestrator.sandbox": BASE,
-    "orchestrator.runs": BASE,
-    "orchestrator.perform": BASE | {"orchestrator.models", "orchestrator.runs", "orchestrator.sandbox"},
-    "orchestrator.turn": BASE | {"orchestrator.journal", "orchestrator.perform"},
-    "orchestrator.engine": BASE
-    | {"orchestrator.journal", "orchestrator.local", "orchestrator.perform", "orchestrator.turn"},
+    # What a process shares. Loops and threads know nothing; the door to the models is opened when a session needs it.
+    "orchestrator.process": BASE
+    | {"orchestrator.journal", "orchestrator.models", "orchestrator.process.history", "orchestrator.process.loops"},
+    "orchestrator.process.loops": set(),
+    "orchestrator.process.history": BASE,
+    # Does, and does not know what is remembered; `process.loops` is all it has of the process.
+    "orchestrator.perform": BASE | {"orchestrator.process.loops", "pydantic_core"},
+    "orchestrator.draft": BASE | {"orchestrator.journal", "orchestrator.process.history"},
+    "orchestrator.turn": BASE | ROAD,
+    "orchestrator.engine": BASE | ROAD | {"orchestrator.turn", "orchestrator.local", "orchestrator.world"},
+    "orchestrator.keeper": BASE | {"orchestrator.journal"},
     "orchestrator.client": {"orchestrator.errors"},
-    "orchestrator.cli": BASE | {"orchestrator.client", "orchestrator.engine", "orchestrator.local"},
-    "orchestrator": LEAVES | {"orchestrator.client", "orchestrator.models"},  # the front door
-    "tasks": BASE | {"orchestrator.engine", "orchestrator.local", "celery", "kombu", "billiard"},
-    "web": BASE | {"orchestrator.engine", "flask", "werkzeug", "gunicorn"},
+    "orchestrator.cli": DESK | {"orchestrator.client"},
+    "orchestrator": LEAVES | {"orchestrator.client", "orchestrator.engine", "orchestrator.models"},  # the front door
+    "tasks": DESK | {"orchestrator.keeper", "orchestrator.process", "celery", "kombu", "billiard"},
+    "web": BASE
+    | {"orchestrator.engine", "orchestrator.world"}
+    | {"flask", "werkzeug", "gunicorn", "tasks"},  # tasks: to publish where the broker is another server
     "celeryconfig": set(),
 }
 

@@ -30,7 +30,7 @@ from orchestrator.core.fact import (
     TurnSettled,
     TurnStarted,
 )
-from orchestrator.core.names import Millis, step_key, turn_id
+from orchestrator.core.names import NEVER, Millis, step_key, turn_id
 from orchestrator.core.snapshot import Snapshot
 
 
@@ -71,7 +71,7 @@ def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
         case StepFailed():
             return steps.fail(snapshot, fact)
         case TurnSettled():
-            return turns.settle(snapshot, fact)
+            return turns.settle(snapshot)
         case TailLost():
             return replace(snapshot, judged=max(snapshot.judged, fact.n)) if fact.delivery else snapshot
         case _:
@@ -142,7 +142,7 @@ def next_effect(snapshot: Snapshot, now: Millis) -> Effect | None:
 
 def next_timer(snapshot: Snapshot) -> Millis:
     """When the session must be looked at without being asked (ms), 0 for never."""
-    return snapshot.turn.retry_at if snapshot.turn else Millis(0)
+    return snapshot.turn.retry_at if snapshot.turn else NEVER
 
 
 def has_work(snapshot: Snapshot, now: Millis) -> bool:

@@ -226,13 +226,13 @@ def _fields(cls: type) -> tuple[Encoder, Decoder]:
 
 def pack(value: object) -> bytes:
     """One of our dataclasses as bytes."""
-    write, _ = _coder(type(value))
+    write, _ = _coder(cast(Any, type(value)))
     return cast(bytes, msgpack.packb(write(value), default=_ext))
 
 
 def unpack(cls: type[T], data: bytes) -> T:
     """One of our dataclasses from bytes. Raises `Unreadable`."""
-    return cast(T, _coder(cls)[1](unpack_value(data)))
+    return cast(T, _coder(cast(Any, cls))[1](unpack_value(data)))
 
 
 # Facts and snapshots ---------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ FACTS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(facts.Fac
 
 def pack_fact(fact: facts.Fact) -> bytes:
     """A fact as bytes: its name and its fields."""
-    write, _ = _coder(type(fact))
+    write, _ = _coder(cast(Any, type(fact)))
     return cast(bytes, msgpack.packb([type(fact).__name__, write(fact)], default=_ext))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.core.names import DeliveryId, Millis
+from orchestrator.core.names import NEVER, DeliveryId, Millis
 from orchestrator.core.snapshot import Principal
 
 DeliveryKind = Literal["message", "cancel", "tail_seen"]
@@ -23,7 +23,7 @@ class Envelope:
     policy: str = "steer"
     guard: str = ""
     trace: str = ""
-    at: Millis = Millis(0)
+    at: Millis = NEVER
     v: int = 1
     extra: Mapping[str, object] = field(default_factory=dict)
 

@@ -72,6 +72,9 @@ class Bodies:
     details: Json | None = None
 
 
+NO_BODIES = Bodies()
+
+
 def _turn_place(turn: Turn) -> dict[str, object]:
     return {"turnId": turn.id, "sequence": turn.number}
 

@@ -11,6 +11,8 @@ CallId = NewType("CallId", str)
 Token = NewType("Token", str)
 Millis = NewType("Millis", int)
 
+NEVER = Millis(0)
+
 
 def turn_id(number: int) -> TurnId:
     """The id of a session's `number`-th turn, from 0."""

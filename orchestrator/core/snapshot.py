@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.core.names import CallId, DeliveryId, Millis, TurnId
+from orchestrator.core.names import NEVER, CallId, DeliveryId, Millis, TurnId
 
 VERSION = 1
 """Written into every snapshot; `codec.UPCASTERS` lifts older ones."""
@@ -98,7 +98,7 @@ class Turn:
     phase: Phase = "model"
     calls: tuple[Call, ...] = ()
     tries: int = 0
-    retry_at: Millis = Millis(0)
+    retry_at: Millis = NEVER
     finish: str = ""
     usage: Usage = Usage()
     cancelling: bool = False

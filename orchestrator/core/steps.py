@@ -13,7 +13,7 @@ from orchestrator.core.fact import (
     StepStarted,
     ToolReturned,
 )
-from orchestrator.core.names import Millis
+from orchestrator.core.names import NEVER
 from orchestrator.core.snapshot import Call, CallState, Snapshot, Turn, Usage
 
 TOOL_CALLS = "tool-calls"
@@ -35,7 +35,7 @@ def start(snapshot: Snapshot, fact: StepStarted) -> Snapshot:
         phase="model",
         calls=(),
         tries=0,
-        retry_at=Millis(0),
+        retry_at=NEVER,
         finish="",
         usage=Usage(),
     )
@@ -51,7 +51,7 @@ def answer(snapshot: Snapshot, fact: ModelAnswered) -> Snapshot:
         calls=fact.calls,
         finish=fact.finish,
         tries=0,
-        retry_at=Millis(0),
+        retry_at=NEVER,
         usage=fact.usage,
     )
     return replace(snapshot, turn=turn, usage=snapshot.usage + fact.usage)

@@ -52,7 +52,7 @@ def settled(turn: Turn, outcome: TurnOutcome, code: str, at: Millis) -> TurnSett
     return TurnSettled(turn.id, outcome, code, turn.step_open and bool(turn.calls), at)
 
 
-def settle(snapshot: Snapshot, fact: TurnSettled) -> Snapshot:
+def settle(snapshot: Snapshot) -> Snapshot:
     """The turn is over; its delivery ids stay for the boundary that closes it."""
     assert snapshot.turn is not None
     return replace(snapshot, turn=None, last_turn=snapshot.turn.deliveries)

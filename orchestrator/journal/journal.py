@@ -377,7 +377,7 @@ class Journal:
         pipe = self.client.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
-        return cast("list[Any]", pipe.execute(raise_on_error=False))
+        return pipe.execute(raise_on_error=False)
 
     def append(
         self, session: SessionId, token: Token, at: int, first_id: str, lines: Sequence[str]
@@ -496,7 +496,7 @@ class Journal:
     def time(self) -> Millis:
         """The time of Redis."""
         with spoken():
-            seconds, micros = cast("tuple[int, int]", self.client.time())
+            seconds, micros = self.client.time()
         return Millis(seconds * 1000 + micros // 1000)
 
 

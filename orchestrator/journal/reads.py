@@ -124,7 +124,8 @@ class Reads:
     def facts(self, session: SessionId) -> list[Fact]:
         """The facts that are kept, oldest first."""
         with spoken():
-            return [codec.unpack_fact(text) for text in self.client.lrange(self.journal.keys(session).fact, 0, -1)]
+            found = cast("list[bytes]", self.client.lrange(self.journal.keys(session).fact, 0, -1))
+            return [codec.unpack_fact(text) for text in found]
 
     def sessions(self, most: int = 100) -> list[tuple[SessionId, int]]:
         """The sessions used last, newest first, with the ms of their last activity."""
