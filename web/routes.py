@@ -100,10 +100,8 @@ class Views:
 
     def create(self) -> Response:
         """202: the session is stored, and its first message if it has one."""
-        wanted = schema.create(request)
-        # Which agent is a field of ours: the protocol has none, and unknown fields are ignored.
-        agent = None if self.strict else wanted.agent or None
-        session = self.front.create(wanted.message, _principal(), wanted.policy, agent)
+        wanted = schema.create(request, ours=not self.strict)
+        session = self.front.create(wanted.message, _principal(), wanted.policy, wanted.agent or None)
         return _accepted(session)
 
     def send(self, session: str) -> Response:

@@ -58,8 +58,8 @@ def session_id(text: str) -> SessionId:
     return SessionId(text)
 
 
-def create(request: Request) -> Create:
-    """The body of a create. Raises `BadRequest`."""
+def create(request: Request, *, ours: bool) -> Create:
+    """The body of a create. Which `agent` is a field of our own routes only. Raises `BadRequest`."""
     body = _object(request)
     for name in ("inputResponses", "continuationToken"):
         if name in body:
@@ -70,7 +70,7 @@ def create(request: Request) -> Create:
                 raise BadRequest(problem=f"{name} needs a message.")
     _refuse_not_yet(body)
     message = _message(body["message"]) if "message" in body else None
-    return Create(message, _policy(body), _text(body, "agent"))
+    return Create(message, _policy(body), _text(body, "agent") if ours else "")
 
 
 def send(request: Request) -> Send:

@@ -1,0 +1,125 @@
+"""Who may come in."""
+
+import pytest
+from flask.testing import FlaskClient
+
+import web
+from orchestrator.agent import Agent, App
+from orchestrator.apikeys import mint, owner, parse
+from orchestrator.config import Settings, from_environment
+from orchestrator.engine import Engine
+from orchestrator.errors import ConfigError
+
+KEY, ENTRY = mint("shop")
+OTHER, OTHER_ENTRY = mint("cron")
+NOBODY = "ses_" + "0" * 28
+ROUTES = [
+    ("POST", "/session"),
+    ("POST", f"/session/{NOBODY}"),
+    ("POST", f"/session/{NOBODY}/cancel"),
+    ("POST", f"/session/{NOBODY}/clear"),
+    ("GET", f"/session/{NOBODY}/stream"),
+    ("GET", "/info"),
+]
+
+
+def door(url: str, **settings: str) -> FlaskClient:
+    engine = Engine(App(agents=[Agent("helper")]), Settings(url=url, **settings))  # type: ignore[arg-type]  # texts only
+    return web.create_app(engine=engine).test_client()
+
+
+def status(http: FlaskClient, given: str = "", peer: str = "127.0.0.1", **headers: str) -> int:
+    if given:
+        headers["authorization"] = given
+    return http.post("/eve/v1/session", headers=headers, environ_overrides={"REMOTE_ADDR": peer}).status_code
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.parametrize("base", ["/eve/v1", "/v1"])
+def test_nobody_comes_in_until_somebody_opens_the_door(url: str, base: str, method: str, path: str) -> None:
+    answer = door(url).open(base + path, method=method)
+    assert answer.status_code == 401
+    assert answer.json["code"] == "unauthorized"
+    assert answer.json["ok"] is False
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert "ORCHESTRATOR_API_KEYS" in answer.json["error"]
+    assert "orchestrator keys new" in answer.json["error"]
+
+
+def test_our_own_lists_are_closed_as_well(url: str) -> None:
+    http = door(url)
+    assert http.get("/v1/sessions").status_code == 401
+    assert http.get(f"/v1/session/{NOBODY}").status_code == 401
+
+
+def test_health_needs_no_key(url: str) -> None:
+    http = door(url)
+    assert http.get("/eve/v1/health").status_code == 200
+    assert http.get("/v1/health").status_code == 200
+
+
+def test_a_key_opens(url: str) -> None:
+    http = door(url, api_keys=f"{ENTRY}, {OTHER_ENTRY}")
+    assert status(http, f"Bearer {KEY}") == 202
+    assert status(http, f"bearer  {OTHER}") == 202
+
+
+@pytest.mark.parametrize("given", ["Bearer wrong", "Bearer", f"Basic {KEY}", KEY, f"Bearer {KEY}x", "Bearer \xff"])
+@pytest.mark.parametrize("anonymous", ["", "loopback", "all"])
+def test_a_wrong_key_is_refused_also_where_anybody_may_call(url: str, given: str, anonymous: str) -> None:
+    assert status(door(url, api_keys=ENTRY, allow_anonymous=anonymous), given) == 401
+
+
+def test_without_a_key_it_depends_on_whether_anybody_may_call(url: str) -> None:
+    assert status(door(url, api_keys=ENTRY)) == 401
+    assert status(door(url, api_keys=ENTRY, allow_anonymous="all"), peer="203.0.113.9") == 202
+    assert status(door(url, allow_anonymous="all"), peer="203.0.113.9") == 202
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
+def test_loopback_is_who_is_on_this_machine(url: str, peer: str) -> None:
+    assert status(door(url, allow_anonymous="loopback"), peer=peer) == 202
+
+
+@pytest.mark.parametrize("peer", ["203.0.113.9", "10.0.0.1", "::2", "::ffff:10.0.0.1", "", "localhost", "unix:"])
+def test_headers_do_not_make_a_caller_local(url: str, peer: str) -> None:
+    http = door(url, allow_anonymous="loopback")
+    assert status(http, peer=peer, Host="localhost", **{"X-Forwarded-For": "127.0.0.1", "Forwarded": "for=::1"}) == 401
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [("1", "all"), ("true", "all"), ("ALL", "all"), ("loopback", "loopback"), ("0", ""), ("false", ""), ("", "")],
+)
+def test_the_setting_has_three_meanings(text: str, means: str) -> None:
+    assert from_environment(environ={"ORCHESTRATOR_ALLOW_ANONYMOUS": text}).allow_anonymous == means
+
+
+def test_a_setting_nobody_understands_opens_nothing() -> None:
+    with pytest.raises(ConfigError, match="ORCHESTRATOR_ALLOW_ANONYMOUS"):
+        from_environment(environ={"ORCHESTRATOR_ALLOW_ANONYMOUS": "localhost"})
+
+
+def test_a_minted_key_is_known_by_its_entry_and_the_entry_does_not_tell_it() -> None:
+    assert KEY not in ENTRY
+    assert mint("shop")[0] != KEY
+    keys = parse(f"{ENTRY},{OTHER_ENTRY},")
+    assert (owner(keys, KEY), owner(keys, OTHER), owner(keys, "x"), owner((), KEY)) == ("shop", "cron", None, None)
+
+
+def test_a_name_may_have_two_keys() -> None:
+    new, entry = mint("shop")
+    keys = parse(f"{ENTRY},{entry}")
+    assert owner(keys, KEY) == owner(keys, new) == "shop"
+
+
+@pytest.mark.parametrize("entry", ["shop", f"shop={KEY}", "shop=sha256:12", "=sha256:" + "0" * 64, "A b=sha256:" + "0" * 64])
+def test_an_entry_that_is_none_is_refused_without_being_shown(url: str, entry: str) -> None:
+    with pytest.raises(ConfigError, match="Entry 2") as caught:
+        door(url, api_keys=f"{OTHER_ENTRY},{entry}")
+    assert KEY not in str(caught.value)
+
+
+def test_a_key_needs_a_name() -> None:
+    with pytest.raises(ConfigError):
+        mint("a,b")

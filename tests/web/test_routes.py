@@ -1,0 +1,403 @@
+"""What each route takes and answers, without a server in between."""
+
+import json
+from typing import Any
+
+import flask
+import pytest
+from flask.testing import FlaskClient
+
+import web
+from orchestrator.core.delivery import Part
+from orchestrator.core.names import DeliveryId, SessionId
+from orchestrator.core.snapshot import Principal
+from orchestrator.engine import Engine
+from tests.web.support import Hand, engine_on
+
+BOTH = pytest.mark.parametrize("base", ["/eve/v1", "/v1"])
+SESSION = "/eve/v1/session"
+NOBODY = "ses_" + "0" * 28
+
+
+def created(http: FlaskClient, **body: Any) -> SessionId:
+    answer = http.post(SESSION, json=body)
+    assert answer.status_code == 202, answer.text
+    return SessionId(answer.json["sessionId"])
+
+
+def waiting(engine: Engine, session: SessionId) -> list[tuple[str, str, str]]:
+    """Kind, policy and guard of what waits."""
+    return [(head.envelope.kind, head.envelope.policy, head.envelope.guard) for head in engine.reads.heads(session, 0)]
+
+
+# Health ------------------------------------------------------------------------------------------------------------------
+
+
+def test_health_says_three_things_and_nothing_more(http: FlaskClient) -> None:
+    answer = http.get("/eve/v1/health")
+    assert (answer.status_code, answer.json) == (200, {"ok": True, "status": "ready", "workflowId": "orc:default"})
+    assert http.head("/eve/v1/health").status_code == 200
+
+
+def test_health_of_the_protocol_never_asks_the_journal() -> None:
+    nowhere = engine_on("redis://127.0.0.1:1/0")
+    answer = web.create_app(engine=nowhere).test_client().get("/eve/v1/health")
+    assert answer.status_code == 200
+    assert "journal" not in vars(nowhere)
+
+
+def test_our_own_health_tells_about_the_journal_the_workers_and_the_readers(http: FlaskClient, engine: Engine) -> None:
+    engine.journal.heartbeat("blue", "w1")
+    answer = http.get("/v1/health").json
+    assert answer["journal"] == "ok"
+    assert answer["protocol"] == 1
+    assert answer["durability"] == "server"
+    assert answer["streams"] == {"open": 0, "limit": 48}
+    assert {label: found["workers"] for label, found in answer["deployments"].items()} == {"blue": 1}
+    assert answer["newSessionsGoTo"] == "blue"
+
+
+def test_our_own_health_is_503_while_the_journal_is_away() -> None:
+    answer = web.create_app(engine=engine_on("redis://127.0.0.1:1/0")).test_client().get("/v1/health")
+    assert answer.status_code == 503
+    assert answer.json["ok"] is False
+    assert answer.json["journal"] == "away"
+    assert answer.json["streams"]["limit"] == 48
+
+
+# Create ------------------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_create_answers_with_the_session(http: FlaskClient, engine: Engine, base: str) -> None:
+    answer = http.post(f"{base}/session", json={"message": "hello"})
+    session = answer.json["sessionId"]
+    assert answer.status_code == 202
+    assert answer.json == {"ok": True, "sessionId": session, "status": "accepted"}
+    assert answer.headers["x-eve-session-id"] == session
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.content_type == "application/json"
+    [head] = engine.reads.heads(session, 0)
+    assert engine.reads.bodies(session, [head.id])[head.id].parts == (Part("text", "hello"),)
+
+
+@pytest.mark.parametrize(
+    "request_", [{}, {"json": {}}, {"data": b"", "content_type": "application/json"}, {"data": b" \n"}]
+)
+def test_a_create_without_a_message_makes_an_empty_session(
+    http: FlaskClient, engine: Engine, request_: dict[str, Any]
+) -> None:
+    answer = http.post(SESSION, **request_)
+    assert answer.status_code == 202
+    assert waiting(engine, answer.json["sessionId"]) == []
+    assert engine.reads.place(answer.json["sessionId"]) == (0, "live")
+
+
+def test_a_message_may_be_a_list_of_texts(http: FlaskClient, engine: Engine) -> None:
+    session = created(http, message=[{"type": "text", "text": "a"}, {"type": "text", "text": "b", "other": 1}])
+    [head] = engine.reads.heads(session, 0)
+    assert engine.reads.bodies(session, [head.id])[head.id].parts == (Part("text", "a"), Part("text", "b"))
+
+
+def test_fields_nobody_knows_and_query_parameters_are_ignored(http: FlaskClient) -> None:
+    assert http.post(f"{SESSION}?token=x", json={"message": "a", "colour": "red", "agent": 7}).status_code == 202
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"message": ""},
+        {"message": None},
+        {"message": 7},
+        {"message": {}},
+        {"message": []},
+        {"message": ["text"]},
+        {"message": [{"type": "text"}]},
+        {"message": [{"type": "text", "text": ""}]},
+        {"message": [{"type": "text", "text": 7}]},
+        {"message": [{"type": "image", "url": "x"}]},
+        {"message": [{"text": "a"}]},
+        {"message": "\ud800"},
+        {"message": "a", "turnPolicy": "shove"},
+        {"message": "a", "turnPolicy": None},
+        {"inputResponses": [], "message": "a"},
+        {"continuationToken": "x", "message": "a"},
+        {"clientContext": "x"},
+        {"outputSchema": {}},
+    ],
+    ids=json.dumps,
+)
+def test_a_create_that_makes_no_sense_is_refused_and_stores_nothing(
+    http: FlaskClient, engine: Engine, body: dict[str, Any]
+) -> None:
+    answer = http.post(SESSION, data=json.dumps(body), content_type="application/json")
+    assert (answer.status_code, answer.json["ok"], answer.json["code"]) == (400, False, "bad_request")
+    assert isinstance(answer.json["error"], str)
+    assert engine.sessions() == []
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[]", b'"a"', b"null", b"\xff{}", b'{"a":' * 100_000, b"a=b"])
+@pytest.mark.parametrize("path", [SESSION, f"{SESSION}/{NOBODY}", f"{SESSION}/{NOBODY}/cancel"])
+def test_a_body_that_is_no_json_object_is_refused(http: FlaskClient, raw: bytes, path: str) -> None:
+    answer = http.post(path, data=raw, content_type="application/json")
+    assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
+
+
+NOT_YET = ["operationId", "deliveryKey", "clientContext", "outputSchema", "capabilities", "callback", "stubs"]
+
+
+@pytest.mark.parametrize("field", NOT_YET)
+@pytest.mark.parametrize("where", ["create", "send"])
+def test_what_this_version_cannot_do_is_refused_by_name(http: FlaskClient, field: str, where: str) -> None:
+    path = SESSION if where == "create" else f"{SESSION}/{created(http)}"
+    answer = http.post(path, json={"message": "a", field: {}})
+    assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
+    assert field in answer.json["error"]
+
+
+def test_a_file_is_refused_by_its_place(http: FlaskClient) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "file", "mediaType": "text/plain", "data": ""}]
+    answer = http.post(SESSION, json={"message": parts})
+    assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
+    assert "message[1]" in answer.json["error"]
+
+
+@pytest.mark.parametrize("route", ["session/{}/clear", "session/{}/compact", "session/{}/reset"])
+@BOTH
+def test_controls_of_a_later_version_are_refused(http: FlaskClient, base: str, route: str) -> None:
+    answer = http.post(f"{base}/{route.format(created(http))}", data=b"", content_type="application/json")
+    assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
+
+
+def test_the_description_of_the_agent_comes_later(http: FlaskClient) -> None:
+    answer = http.get("/eve/v1/info")
+    assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
+
+
+def test_our_own_create_may_name_an_agent(http: FlaskClient, engine: Engine) -> None:
+    session = http.post("/v1/session", json={"agent": "helper"}).json["sessionId"]
+    assert engine.view(session).agent == "helper"
+    assert http.post("/v1/session", json={"agent": "nobody"}).status_code == 400
+    assert http.post(SESSION, json={"agent": "nobody"}).status_code == 202
+
+
+# Send --------------------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_follow_up_answers_with_its_delivery(http: FlaskClient, engine: Engine, base: str) -> None:
+    session = created(http)
+    answer = http.post(f"{base}/session/{session}", json={"message": "more"})
+    assert answer.status_code == 202
+    delivery = answer.json["deliveryId"]
+    assert answer.json == {"ok": True, "sessionId": session, "status": "accepted", "deliveryId": delivery}
+    assert answer.headers["x-eve-session-id"] == session
+    assert [head.id for head in engine.reads.heads(session, 0)] == [DeliveryId(delivery)]
+
+
+def test_the_turn_policy_is_stored_with_the_delivery(http: FlaskClient, engine: Engine) -> None:
+    session = created(http, message="a", turnPolicy="queue")
+    http.post(f"{SESSION}/{session}", json={"message": "b"})
+    http.post(f"{SESSION}/{session}", json={"message": "c", "turnPolicy": "queue"})
+    assert [policy for _, policy, _ in waiting(engine, session)] == ["queue", "steer", "queue"]
+
+
+@pytest.mark.parametrize("session", [NOBODY, "wrun_01", "%7B%7D", "a" * 500])
+def test_a_message_to_a_session_that_is_not_there_is_not_accepted(http: FlaskClient, session: str) -> None:
+    answer = http.post(f"{SESSION}/{session}", json={"message": "a"})
+    assert (answer.status_code, answer.json["code"]) == (409, "session_not_active")
+
+
+def test_a_message_to_an_ended_session_is_not_accepted(http: FlaskClient, engine: Engine, client: Any) -> None:
+    session = created(http)
+    client.hset(engine.journal.keys(session).own, "status", "ended")
+    assert http.post(f"{SESSION}/{session}", json={"message": "a"}).json["code"] == "session_not_active"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "bad_request"),
+        ({"message": "a", "inputResponses": [{"requestId": "r"}]}, "bad_request"),
+        ({"inputResponses": [{"requestId": "r"}]}, "not_supported_yet"),
+        ({"message": ""}, "bad_request"),
+        ({"message": "a", "turnPolicy": 1}, "bad_request"),
+    ],
+)
+def test_a_follow_up_has_exactly_one_thing_to_say(http: FlaskClient, body: dict[str, Any], code: str) -> None:
+    answer = http.post(f"{SESSION}/{created(http)}", json=body)
+    assert (answer.status_code, answer.json["code"]) == (400, code)
+
+
+def test_a_full_inbox_is_429_and_says_when_to_come_back(url: str) -> None:
+    http = web.create_app(engine=engine_on(url, waiting_limit=1)).test_client()
+    answer = http.post(f"{SESSION}/{created(http, message='a')}", json={"message": "b"})
+    assert (answer.status_code, answer.json["code"]) == (429, "inbox_full")
+    assert answer.headers["retry-after"] == "1"
+
+
+# Cancel ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [{"json": {}}, {"data": b"", "content_type": "application/json"}, {}])
+def test_a_cancel_is_accepted_and_says_nothing_more(http: FlaskClient, engine: Engine, body: dict[str, Any]) -> None:
+    session = created(http, message="a")
+    answer = http.post(f"{SESSION}/{session}/cancel", **body)
+    assert (answer.status_code, answer.json) == (202, {"ok": True, "sessionId": session, "status": "accepted"})
+    assert waiting(engine, session)[1] == ("cancel", "steer", "")
+
+
+def test_a_cancel_may_name_the_turn(http: FlaskClient, engine: Engine, client: Any) -> None:
+    session = created(http, message="a")
+    client.hset(engine.journal.keys(session).own, "turn", "turn_3")
+    assert http.post(f"/v1/session/{session}/cancel", json={"turnId": "turn_3"}).json["outcome"] == "cancelling"
+    assert waiting(engine, session)[1] == ("cancel", "steer", "turn_3")
+    answer = http.post(f"/v1/session/{session}/cancel", json={"turnId": "turn_2"})
+    assert (answer.status_code, answer.json["outcome"]) == (202, "other_turn")
+
+
+def test_a_cancel_of_an_idle_session_is_accepted(http: FlaskClient) -> None:
+    session = created(http)
+    assert http.post(f"{SESSION}/{session}/cancel").status_code == 202
+    assert http.post(f"/v1/session/{session}/cancel").json["outcome"] == "nothing_runs"
+
+
+@pytest.mark.parametrize("session", [NOBODY, "anything"])
+def test_a_cancel_of_a_session_that_is_not_there_finds_no_turn(http: FlaskClient, session: str) -> None:
+    answer = http.post(f"{SESSION}/{session}/cancel", json={})
+    assert (answer.status_code, answer.json) == (200, {"ok": True, "status": "no_active_turn"})
+
+
+@pytest.mark.parametrize("turn", ["", 7, None])
+def test_a_cancel_with_a_turn_that_is_no_name_is_refused(http: FlaskClient, turn: object) -> None:
+    answer = http.post(f"{SESSION}/{created(http)}/cancel", json={"turnId": turn})
+    assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
+
+
+# Looking -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_can_be_looked_at(http: FlaskClient, hand: Hand) -> None:
+    hand.said(2)
+    answer = http.get(f"/v1/session/{hand.session}").json
+    assert answer["sessionId"] == hand.session
+    assert (answer["status"], answer["agent"], answer["events"], answer["waiting"]) == ("running", "helper", 2, 1)
+    missing = http.get(f"/v1/session/{NOBODY}")
+    assert (missing.status_code, missing.json["code"]) == (404, "session_not_found")
+
+
+def test_the_last_sessions_are_listed_newest_first(http: FlaskClient, engine: Engine, client: Any) -> None:
+    first, second = created(http), created(http)
+    at = 1_000_000_000_000
+    for session, score in ((first, at), (second, at + 1)):
+        client.zadd(engine.journal.keys(session).index, {session: score})
+    listed = [entry["sessionId"] for entry in http.get("/v1/sessions").json["sessions"]]
+    assert listed == [second, first]
+    assert [entry["sessionId"] for entry in http.get("/v1/sessions?limit=1").json["sessions"]] == [second]
+    assert http.get("/v1/sessions?limit=x").status_code == 400
+
+
+# What goes wrong ---------------------------------------------------------------------------------------------------------
+
+
+def test_pages_that_do_not_exist_answer_in_json(http: FlaskClient) -> None:
+    for path in ("/eve/v1/nothing", "/", f"{SESSION}/a%2Fb/stream"):
+        answer = http.get(path)
+        assert (answer.status_code, answer.json["ok"], answer.json["code"]) == (404, False, "not_found")
+    answer = http.get(SESSION)
+    assert (answer.status_code, answer.json["code"]) == (405, "method_not_allowed")
+    assert "POST" in answer.headers["allow"]
+
+
+def test_a_body_over_the_limit_is_413(url: str) -> None:
+    http = web.create_app(engine=engine_on(url, body_limit_bytes=100)).test_client()
+    answer = http.post(SESSION, json={"message": "a" * 100})
+    assert (answer.status_code, answer.json["code"]) == (413, "body_too_large")
+    assert "100" in answer.json["error"]
+
+
+def test_a_mistake_of_ours_is_500_with_an_id_and_without_its_text(
+    http: FlaskClient, engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the secret is 42")
+
+    monkeypatch.setattr(engine, "create", broken)
+    answer = http.post(SESSION, json={"message": "a"})
+    assert (answer.status_code, answer.json["ok"]) == (500, False)
+    assert "secret" not in answer.text
+    [record] = [record for record in caplog.records if answer.json["errorId"] in record.getMessage()]
+    assert "the secret is 42" in str(record.exc_info)
+
+
+def test_an_absent_journal_is_503_and_its_address_stays_inside() -> None:
+    http = web.create_app(engine=engine_on("redis://127.0.0.1:1/0")).test_client()
+    for answer in (http.post(SESSION), http.post(f"{SESSION}/{NOBODY}", json={"message": "a"})):
+        assert (answer.status_code, answer.json["code"]) == (503, "journal_away")
+        assert answer.headers["retry-after"] == "1"
+        assert "127.0.0.1" not in answer.text
+
+
+def test_a_full_journal_is_503_and_takes_nothing(make_server: Any) -> None:
+    server = make_server("valkey", "--maxmemory", "3mb")
+    http = web.create_app(engine=engine_on(server.url)).test_client()
+    assert http.post(SESSION).status_code == 202
+    import redis
+
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("maxmemory", 1)
+    answer = http.post(SESSION, json={"message": "a"})
+    assert (answer.status_code, answer.json["code"]) == (503, "journal_full")
+    assert answer.headers["retry-after"] == "5"
+
+
+def test_every_public_error_of_ours_is_in_the_table() -> None:
+    from orchestrator import errors
+    from web.problems import TABLE
+
+    public = {
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.OrchestratorError) and kind.status < 500
+    }
+    assert all(any(base in TABLE for base in kind.__mro__) for kind in public)
+
+
+# Where it lives ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_flask_app_takes_the_routes_in_below_a_prefix(engine: Engine) -> None:
+    host = flask.Flask("host")
+    host.register_blueprint(web.blueprint(engine.app, engine), url_prefix="/agents")
+
+    @host.get("/")
+    def home() -> str:
+        return "home"
+
+    http = host.test_client()
+    session = http.post("/agents/eve/v1/session", json={"message": "a"}).json["sessionId"]
+    assert http.get(f"/agents/v1/session/{session}").status_code == 200
+    assert http.post("/agents/eve/v1/session", json={"message": ""}).json["code"] == "bad_request"
+    assert http.get("/").text == "home"
+    assert http.get("/nothing").content_type.startswith("text/html")  # the host's own pages stay its own
+
+
+def test_the_app_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_APP", "tests.web.wsgi:app")
+    monkeypatch.setenv("ORCHESTRATOR_URL", url)
+    monkeypatch.setenv("ORCHESTRATOR_ALLOW_ANONYMOUS", "1")
+    assert web.create_app().test_client().post(SESSION).status_code == 202
+
+
+def test_the_caller_of_a_message_is_stored_with_it(url: str) -> None:
+    from orchestrator.apikeys import mint
+
+    key, entry = mint("shop")
+    engine = engine_on(url, api_keys=entry)
+    http = web.create_app(engine=engine).test_client()
+    bearer = {"authorization": f"Bearer {key}"}
+    session = http.post(SESSION, json={"message": "a"}, headers=bearer).json["sessionId"]
+    http.post(f"{SESSION}/{session}", json={"message": "b"}, headers=bearer)
+    http.post(f"{SESSION}/{session}/cancel", headers=bearer)
+    callers = [head.envelope.principal for head in engine.reads.heads(session, 0)]
+    assert callers == [Principal("api-key", "service", "shop")] * 3
