@@ -72,6 +72,12 @@ class Here:
                 self._engine = Engine(app, self.settings, wake=self._wake(self.settings))
             return self._engine
 
+    def warm(self) -> None:
+        """Open the journal and load what the first session would wait for, so that children of a fork share it. Raises as `engine`."""
+        engine = self.engine()
+        for agent in engine.app.agents:
+            engine.process.layer.toolbox(agent.tools)
+
     def has_worked(self) -> bool:
         """Whether a session was worked on in this process."""
         return self._engine is not None and "process" in self._engine.__dict__

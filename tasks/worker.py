@@ -30,8 +30,10 @@ class LeanWorker(Worker):
         if asked_for_prefork(sys.argv):
             # Celery cannot tell its default from our wish: it has put `worker_pool` in its place.
             options["pool"] = "prefork"
-        elif not options.get("concurrency"):
+        elif not options.get("concurrency") and pool_name(options.get("pool")) == "thread":
             options["concurrency"] = THREADS
+        if pool_name(options.get("pool")) == "solo":
+            options["concurrency"] = 1  # it runs one at a time, so it must not take more
         super().__init__(app, hostname, **options)
 
     def on_before_init(self, quiet: bool = False, **options: Any) -> None:
@@ -39,7 +41,7 @@ class LeanWorker(Worker):
         try:
             self.app.here.load()
             self.app.use_queue()
-            self.app.here.engine().journal  # noqa: B018  # opened and checked
+            self.app.here.warm()
         except JournalAway:
             pass  # the keeper and every task try again
         except OrchestratorError as wrong:
@@ -51,6 +53,13 @@ class LeanWorker(Worker):
         """Celery's signals, and ours around them."""
         super().install_platform_tweaks(worker)
         let_a_second_signal_kill(Children(worker).pids)
+
+
+def pool_name(pool: Any) -> str:
+    """Of a pool as Celery hands it around: a class, a name or nothing for the default."""
+    if pool is None:
+        return "thread"
+    return (pool if isinstance(pool, str) else str(pool.__module__)).rpartition(".")[2].removesuffix("s")
 
 
 def asked_for_prefork(argv: list[str]) -> bool:
