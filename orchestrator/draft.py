@@ -28,9 +28,9 @@ from orchestrator.core.fact import (
     TurnSettled,
     TurnStarted,
 )
-from orchestrator.core.names import CallId, DeliveryId, SessionId, step_key
-from orchestrator.core.snapshot import KEPT_TURNS, Call, Position, Snapshot
-from orchestrator.journal import Writes
+from orchestrator.core.names import CallId, DeliveryId, SessionId, step_key, turn_id
+from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Snapshot
+from orchestrator.journal import Mode, Writes
 from orchestrator.ports import Message, ModelLayer, Result
 from orchestrator.process.history import row
 
@@ -105,11 +105,25 @@ class Draft:
             not isinstance(fact, DeliveryWaits | DeliveryDropped | CancelAccepted | TailLost) for fact in self.facts
         )
 
+    @property
+    def key_of_next(self) -> str:
+        """The key of the step that comes after this commit: what its wake is for."""
+        turn = self.snapshot.turn
+        return step_key(turn.id, turn.step) if turn else step_key(turn_id(self.snapshot.next_turn), 0)
+
     def __bool__(self) -> bool:
         return bool(self.facts or self.lines)
 
-    def writes(self, commit_id: str, state: Sequence[tuple[str, bytes]] = ()) -> Writes:
-        """What goes to the journal; the mode is added by the driver."""
+    def writes(
+        self,
+        commit_id: str,
+        mode: Mode,
+        *,
+        state: Sequence[tuple[str, bytes]] = (),
+        fsync: bool = False,
+        reads: int = READS,
+    ) -> Writes:
+        """What goes to the journal, on top of where it stands now."""
         ground = self.ground
         position = ground.position
         after = Position(
@@ -138,6 +152,10 @@ class Draft:
             attempt_key=attempt_key(snapshot),
             progress=self.progress,
             conditional=self.ended_turn,
+            mode=mode,
+            what=self.key_of_next,
+            fsync=fsync,
+            reads=reads,
             fact_base=max(ground.fact_base, marks[0] if len(marks) == KEPT_TURNS else 0),
             tidy=self.closed_step or self.ended_turn,
         )
@@ -227,7 +245,7 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
         if made.snapshot.turn is not None and head.n <= made.snapshot.judged:
             continue
         made.add(judge(made.snapshot, head, _scene(made)))
-    while not made.ended_turn and (fact := follow(made.snapshot, _scene(made))) is not None:
+    while not made.ended_turn and (fact := follow(made.snapshot, ground.scene)) is not None:
         made.add(fact, failure)
     made.left = waiting
     return made

@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from orchestrator.core.event import Outcome, encode
 from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Call
+from orchestrator.errors import UnreadableHistory
 from orchestrator.ports import Answer, Model, ModelCall, ModelFailure, ReasoningDelta, TextDelta
 from orchestrator.process.loops import Loops, Running, Threads
 from orchestrator.state import Change
@@ -86,6 +87,8 @@ def ask_model(model: Model, call: ModelCall, say: Say, mailbox: Mailbox, loops: 
                 raise ModelFailure("The model's stream ended without an answer.", retryable=True)
         except ModelFailure as failure:
             mailbox.put(Broke(run, failure))
+        except UnreadableHistory as unreadable:
+            mailbox.put(unreadable)
         except Exception as broken:
             text = f"{type(broken).__name__}: {broken}"
             mailbox.put(Broke(run, ModelFailure(text, retryable=False, details={"name": type(broken).__name__})))

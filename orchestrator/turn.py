@@ -10,7 +10,7 @@ import logging
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty
 from typing import Literal, NoReturn, TypeVar, cast
 
@@ -28,10 +28,10 @@ from orchestrator.core.snapshot import MAX_CALLS, READS, Call, Turn
 from orchestrator.core.steps import MODEL_TRIES
 from orchestrator.draft import Draft, Given, Ground, Loose, draft, started_step
 from orchestrator.errors import JournalAway, NotStorable, OrchestratorError, UnreadableHistory
-from orchestrator.journal import Behind, Done, Gone, Granted, News, Refused, Superseded
+from orchestrator.journal import Behind, Done, Gone, Granted, Mode, News, Refused, Superseded
 from orchestrator.perform import Answered, Broke, Returned, Stop, ToolRun, ask_model, failed, plain_json, run_tool
 from orchestrator.ports import Answer, ModelCall, ModelFailure, ToolBox, WrongCall
-from orchestrator.process.history import History, row_id
+from orchestrator.process.history import History, Messages, row_id
 from orchestrator.process.owned import Owned
 from orchestrator.process.shared import DRAIN, NEWS, Process
 from orchestrator.state import StateView
@@ -330,9 +330,7 @@ class Driver:
     def leave_for_newer(self) -> Carried:
         """The history has a row this version cannot read: the session waits for a worker that can. Its turn stays open."""
         owned = self.owned
-        writes = replace(
-            Draft(self._draft().ground, owned.snapshot).writes(self._commit_id()), mode="park", reads=READS + 1
-        )
+        writes = Draft(self._draft().ground, owned.snapshot).writes(self._commit_id(), "park", reads=READS + 1)
         answer = repeat(self.process, lambda: self.process.journal.commit(owned.session, owned.token, writes))
         if isinstance(answer, Done) and answer.kept:
             return self._release()
@@ -368,25 +366,17 @@ class Driver:
         )
         return draft(ground, self._given, self._heads, self._loose)
 
-    def _commit(self, made: Draft, mode: Literal["keep", "chain", "park"], *, fsync: bool = False) -> Done | None:
+    def _commit(self, made: Draft, mode: Mode, *, fsync: bool = False) -> Done | None:
         """Write it. None: refused because of news, which is taken in; make the draft again."""
         owned = self.owned
         if not made and mode == "keep":
             return Done(self.process.clock.now(), owned.last_n, True, self._heads)
-        writes = made.writes(self._commit_id(), tuple(self._new_state.items()))
         asked = steady()
         with owned.sending:
             # Between the flush and the commit nothing may be appended: the commit names the place it builds on.
             self._flush()
-            if owned.position.events != writes.position.events:
-                shift = owned.position.events - writes.position.events
-                at = writes.snapshot.at
-                writes = replace(
-                    writes,
-                    position=owned.position,
-                    snapshot=replace(writes.snapshot, at=replace(at, events=at.events + shift)),
-                )
-            writes = replace(writes, mode=mode, what=_after(made), fsync=fsync)
+            made.ground.position = owned.position
+            writes = made.writes(self._commit_id(), mode, state=tuple(self._new_state.items()), fsync=fsync)
             answer = repeat(self.process, lambda: self.process.journal.commit(owned.session, owned.token, writes))
             if isinstance(answer, Done):
                 owned.position = writes.snapshot.at
@@ -498,11 +488,11 @@ class Driver:
             return None
         return kept if kept.last_row == granted.last_row else None
 
-    def _messages(self) -> list[object]:
-        """The whole history as messages. Raises `UnreadableHistory`."""
+    def _messages(self) -> Messages:
+        """The whole history as messages, read when they are first looked at."""
         if self._history is None:
             self._history = self._loaded(self._kept, self.owned.position.gen, self.owned.position.rows)
-        return self._history.messages(self.process.layer.read)
+        return Messages(self._history, self.process.layer.read)
 
     def _loaded(self, kept: History | None, gen: int, rows: int) -> History:
         """What was remembered with the tail it lacks, if both are of one timeline; else all of it."""
@@ -548,6 +538,8 @@ class Driver:
         match item:
             case Behind() | Superseded() | Gone():
                 self._lose(item)
+            case UnreadableHistory():
+                raise item
             case _ if item is DRAIN:
                 raise GiveBack()
             case _ if item is NEWS:
@@ -838,11 +830,6 @@ class Driver:
         if self.process.grace_over.is_set() and any(run.unstoppable for run in self._running):
             self.process.hard_exit_needed = True
         self._running = []
-
-
-def _after(made: Draft) -> str:
-    turn = made.snapshot.turn
-    return step_key(turn.id, turn.step) if turn else f"turn_{made.snapshot.next_turn}/0"
 
 
 def _shown(value: object) -> object:

@@ -216,7 +216,6 @@ def _details(bodies: Bodies) -> dict[str, object]:
 
 def line(event: Event, event_id: str, at: str, deliveries: tuple[DeliveryId, ...], attempt: int) -> str:
     """The JSON line a reader gets, without the line end."""
-    meta: dict[str, object] = {"id": event_id, "at": at, "attempt": attempt}
-    if deliveries:
-        meta["deliveryIds"] = deliveries
-    return encode({"type": event.type, "data": event.data, "meta": meta})
+    ids = f',"deliveryIds":{encode(deliveries)}' if deliveries else ""
+    meta = f'{{"id":"{event_id}","at":"{at}","attempt":{attempt}{ids}}}'
+    return f'{{"type":"{event.type}","data":{encode(event.data)},"meta":{meta}}}'

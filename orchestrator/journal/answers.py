@@ -91,6 +91,8 @@ class Gone:
     """There is no such session. Nothing was written."""
 
 
+Mode = Literal["keep", "chain", "park", "end"]
+"""What becomes of the lease: kept; released with the next wake; released unless a head is unjudged; released for good."""
 Committed = Done | Behind | Superseded | News | Gone
 
 
@@ -129,7 +131,7 @@ class Writes:
     attempt_key: str = ""
     progress: bool = True
     conditional: bool = False
-    mode: Literal["keep", "chain", "park", "end"] = "keep"
+    mode: Mode = "keep"
     fact_base: int = 0
     tidy: bool = False
     what: str = ""

@@ -38,6 +38,7 @@ from orchestrator.journal.answers import (
     Writes,
 )
 from orchestrator.journal.keys import Keys, keys, shard_key
+from orchestrator.journal.lines import Lines
 from orchestrator.journal.scripts import VERBS, Script, Value, script
 from orchestrator.ports import Wake
 
@@ -102,6 +103,7 @@ class Journal:
         now: Callable[[], int | str] = lambda: "",
     ) -> None:
         self.client = client
+        self._lines = Lines(client)
         self.wake = wake
         self.prefix = prefix
         self.lease_ms = lease_ms
@@ -120,10 +122,10 @@ class Journal:
         """Run a script. A test may stand here: every write of the engine passes through."""
         with spoken():
             try:
-                return self.client.execute_command(*command)
+                return self._lines.say(command)
             except NoScriptError:
                 verb.load(self.client)
-                return self.client.execute_command(*command)
+                return self._lines.say(command)
 
     def _run(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from orchestrator.core.names import SessionId
@@ -71,6 +71,24 @@ class History:
                 raise UnreadableHistory(session=self.session, reason=str(broken)[:200]) from broken
         self._rows = []
         return self._messages
+
+
+class Messages(Sequence[Any]):
+    """A history as a model sees it. What was stored since it was last looked at is read when it is looked at again; then
+    it may raise `UnreadableHistory`."""
+
+    def __init__(self, history: History, read: Read) -> None:
+        self._history = history
+        self._read = read
+
+    def __len__(self) -> int:
+        return len(self._history)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._history.messages(self._read)[place]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._history.messages(self._read))
 
 
 class Histories:
