@@ -16,6 +16,6 @@ redis.call('ZADD', index, whole(ms), session)
 if waiting == 0 then return {'created', whole(ms), 0} end
 redis.call('ZADD', inbox, 1, delivery)
 redis.call('HSET', box, delivery, '0:' .. head, 'b:' .. delivery, body)
-redis.call('ZADD', seen, whole(ms), delivery)
+redis.call('ZADD', seen, whole(ms * 4), delivery)
 redis.call('ZADD', due, whole(ms + grace_ms), session)
 return {'created', whole(ms), ring(own, deployment, session, delivery, ms)}
