@@ -1,5 +1,4 @@
 -- renew: keep the leases of many sessions of one shard. A session that was released, or has another owner, is left alone.
--- Whoever remembers more than the store holds is told so.
 -- FLAGS allow-oom
 -- PARTS clock
 -- KEYS due
