@@ -11,9 +11,11 @@ local ms = clock(now)
 local h = redis.call('HMGET', own, 'last_commit', 'token', 'seq', 'events', 'gen', 'rows', 'cancel_n', 'n', 'deployment', 'fact_base', 'waiting')
 if not h[2] then return {'gone'} end
 local above = turn == '' and '0' or judged
+local unjudged = redis.call('ZRANGEBYSCORE', inbox, '(' .. judged, '+inf', 'LIMIT', 0, 1)[1]
+local function unread() return unjudged and heads(inbox, box, above, tonumber(most)) or {} end
 if h[1] == commit then
   local kept = h[2] == token and 1 or 0
-  return {'landed', whole(ms), tonumber(h[8]), 0, kept, kept == 1 and heads(inbox, box, above, tonumber(most)) or {}}
+  return {'landed', whole(ms), tonumber(h[8]), 0, kept, kept == 1 and unread() or {}}
 end
 local ahead = tonumber(seq) > tonumber(h[3]) or tonumber(gen) > tonumber(h[5])
   or (h[5] == gen and tonumber(rows) > tonumber(h[6])) or tonumber(events) > tonumber(h[4])
@@ -21,8 +23,7 @@ if ahead then return {'behind', tonumber(h[3]), tonumber(h[4])} end
 if h[2] ~= token or h[3] ~= seq or h[4] ~= events or h[5] ~= gen or h[6] ~= rows then return {'superseded'} end
 if conditional == '1' and tonumber(h[7]) > tonumber(judged) then return {'news', heads(inbox, box, judged, tonumber(most))} end
 -- An end of our own making gives way to whatever has come in since.
-local unjudged = redis.call('ZRANGEBYSCORE', inbox, '(' .. judged, '+inf', 'LIMIT', 0, 1)[1]
-if mode == 'end' and unjudged then return {'news', heads(inbox, box, above, tonumber(most))} end
+if mode == 'end' and unjudged then return {'news', unread()} end
 
 local at = rest
 local function many(count, write)
@@ -74,4 +75,4 @@ if kept == 0 then
 end
 if turn == '' then redis.call('ZADD', index, whole(ms), session) end
 if n_events ~= '0' then redis.call('PUBLISH', tail, session .. ' ' .. events_now) end
-return {'done', whole(ms), tonumber(h[8]), rung, kept, (kept == 1 and unjudged) and heads(inbox, box, above, tonumber(most)) or {}}
+return {'done', whole(ms), tonumber(h[8]), rung, kept, kept == 1 and unread() or {}}
