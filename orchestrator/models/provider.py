@@ -81,7 +81,7 @@ class ProviderModel:
                 while (event := await self._in_time(_next(events))) is not None:
                     if (delta := _delta(event)) is not None:
                         yield delta
-                answer = _answer(stream.get())
+                answer = complete(stream.get())
         except ModelFailure:
             raise
         except Exception as broken:
@@ -139,7 +139,8 @@ def _delta(event: ModelResponseStreamEvent) -> TextDelta | ReasoningDelta | None
     return None
 
 
-def _answer(response: ModelResponse) -> Answer:
+def complete(response: ModelResponse) -> Answer:
+    """The answer that a finished stream has brought. Raises `ModelFailure` when it is none to go on from."""
     if _was_cut(response):
         raise failures.cut()
     if response.finish_reason == "content_filter":

@@ -10,11 +10,13 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
+from pydantic_ai.messages import ModelResponse, TextPart
 
 from orchestrator.core.event import Outcome
 from orchestrator.core.snapshot import Usage
 from orchestrator.errors import ConfigError
 from orchestrator.models import Layer
+from orchestrator.models.provider import complete
 from orchestrator.ports import (
     Answer,
     AskedTool,
@@ -207,6 +209,14 @@ def test_a_stream_that_breaks_off_in_a_tool_call_is_tried_again(layer: Layer, pr
     assert failure(layer, provider, cut(tools(use("find", x=123456789)), after=3, how="end")).retryable
 
 
+@pytest.mark.parametrize("state", ["incomplete", "interrupted"])
+def test_an_answer_that_the_library_calls_incomplete_is_tried_again(state: Any) -> None:
+    response = ModelResponse([TextPart("half of")], finish_reason="length", state=state)
+    with pytest.raises(ModelFailure) as failed:
+        complete(response)
+    assert failed.value.retryable
+
+
 def test_a_provider_that_never_says_why_it_finished_can_be_used(layer: Layer, provider: Provider) -> None:
     provider([Reply(text="all of it", finish="")])
     assert ask(layer.model(NAME), call(layer)).text == "all of it"
@@ -236,7 +246,9 @@ def test_a_provider_that_cannot_be_reached_is_tried_again(
 
 
 def test_a_silent_model_is_cut_and_tried_again(layer: Layer, provider: Provider) -> None:
+    begun = time.monotonic()
     failed = failure(layer, provider, cut(text("a b c"), after=2, how="silent"), stall_seconds=0.3)
+    assert time.monotonic() - begun < 3
     assert failed.retryable
     assert failed.details["name"] == "Stalled"
 
