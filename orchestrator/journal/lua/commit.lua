@@ -56,8 +56,8 @@ if used ~= '0' then also('waiting', tonumber(h[11]) - tonumber(used)) end
 if progress == '1' then also('attempt', 0) also('faults', 0) end
 if tidy_ms ~= '0' then redis.call('ZADD', tidy, 'NX', whole(ms + tidy_ms), session) end
 local rung, kept = 0, 0
-if mode == 'end' then also('status', 'ended') also('token', '') also('left', token)
-elseif mode == 'keep' or (mode == 'park' and unjudged) then
+if mode == 'end' then also('status', 'ended') end
+if mode == 'keep' or (mode == 'park' and unjudged) then
   kept = 1
   also('lease', whole(ms + lease_ms))
   redis.call('ZADD', due, whole(ms + lease_ms), session)
