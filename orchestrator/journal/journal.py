@@ -207,8 +207,7 @@ class Journal:
                 raise InboxFull(session=session, waiting=answer[1], limit=self.waiting_limit)
             case code:
                 if answer[2] == 1:
-                    label = self.client.hget(self.keys(session).own, "deployment") or b"default"
-                    self.wake.publish(RESUME, cast(bytes, label).decode(), session, delivery.id)
+                    self._publish(RESUME, session, delivery.id)
                 outcome = cast(Any, OUTCOMES[int(answer[3])])
                 return Admitted(session, code == b"again", Millis(int(answer[1])), outcome, int(answer[4]))
 
@@ -325,7 +324,7 @@ class Journal:
                     landed=answer[0] == b"landed",
                 )
                 if answer[3] == 1:
-                    self._publish_step(session, writes.what)
+                    self._publish(STEP, session, writes.what)
                 return done
             case b"news":
                 return News(read_heads(answer[1]))
@@ -336,10 +335,11 @@ class Journal:
             case _:
                 return Gone()
 
-    def _publish_step(self, session: SessionId, what: str) -> None:
-        label = cast("bytes | None", self.client.hget(self.keys(session).own, "deployment"))
+    def _publish(self, task: str, session: SessionId, what: str) -> None:
+        with spoken():
+            label = cast("bytes | None", self.client.hget(self.keys(session).own, "deployment"))
         if label:
-            self.wake.publish(STEP, label.decode(), session, what)
+            self.wake.publish(task, label.decode(), session, what)
 
     def _settle_on_disk(self) -> None:
         """Wait until the server has the last writes on disk, where it knows how (WAITAOF; Redis 7.0 does not)."""
@@ -410,7 +410,7 @@ class Journal:
             {"token": token, "grace_ms": self.grace_ms, "what": what, **self._step_wake},
         )
         if answer[1] == 1:
-            self._publish_step(session, what)
+            self._publish(STEP, session, what)
 
     def disown(self, session: SessionId, whose: str, *, fault: bool = False, what: str = "") -> bool:
         """End the lease of a dead owner whose token begins with `whose`. True if it did."""
@@ -420,7 +420,7 @@ class Journal:
             {"whose": whose, "fault": int(fault), "grace_ms": self.grace_ms, "what": what, **self._step_wake},
         )
         if answer[1] == 1:
-            self._publish_step(session, what)
+            self._publish(STEP, session, what)
         return bool(answer[0] == b"done")
 
     # The keeper -------------------------------------------------------------------------------------------------------
