@@ -1,0 +1,265 @@
+"""docs/states.md is the table of what a delivery means; here every cell of it is asked of the code."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.advance import Scene, advance, follow, has_work, judge, next_effect, understands
+from orchestrator.core.delivery import DeliveryKind, Envelope, Head
+from orchestrator.core.effect import CallModel, RunTools, Wait
+from orchestrator.core.fact import (
+    CallStarted,
+    CancelAccepted,
+    DeliveryDropped,
+    DeliveryWaits,
+    Fact,
+    ModelAnswered,
+    ModelTryFailed,
+    StepStarted,
+    ToolReturned,
+    TurnSettled,
+    TurnStarted,
+)
+from orchestrator.core.names import DeliveryId, Millis, TurnId, call_id
+from orchestrator.core.snapshot import EMPTY, Call, Phase, Principal, Snapshot, Usage
+
+PAGE = Path(__file__).parents[2] / "docs" / "states.md"
+STATES, HOLDS, WORDS = "## The table", "## What a hold is waiting for", "## How to read a cell"
+TOPICS = {"steering", "controls", "requests", "runs", "subagents"}
+NOW = Millis(1_000_000)
+SCENE = Scene(at=NOW, agent="support", model="scripted", seq=40, events=90)
+ASKED, OTHER = Principal("api-key", "service", "shop"), Principal("api-key", "service", "night")
+
+
+# The page -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What the page says: `now` is in force ("" for nothing), `later` is the topic of what is not ("" for nothing)."""
+
+    state: str
+    column: str
+    now: str
+    later: str
+
+    def __str__(self) -> str:
+        return f"{self.state} | {self.column}"
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The first table below a heading: its head, then its rows."""
+    section = PAGE.read_text().split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [found[0], *found[2:]]
+
+
+def read(state: str, column: str, text: str) -> Cell:
+    """One cell by its grammar: `**word** text (later: topic) text`, either half may be absent."""
+    match = re.fullmatch(r"(?:\*\*([a-z]+)\*\*(?: [^*(]+?)?)?\s*(?:\(later: ([a-z]+)\) ?[^*]*)?", text)
+    assert match, f"{state} | {column}: {text!r} is no cell"
+    assert match[1] or match[2], f"{state} | {column} says neither what is nor what will be"
+    return Cell(state, column, match[1] or "", match[2] or "")
+
+
+def cells() -> Iterator[Cell]:
+    head, *body = rows(STATES)
+    for row in body:
+        assert len(row) == len(head), row
+        yield from (read(row[0], column, text) for column, text in zip(head[1:], row[1:], strict=True))
+
+
+CELLS = list(cells())
+
+
+# The states, by hand ------------------------------------------------------------------------------------------------
+
+
+def turned(*facts: Fact) -> Snapshot:
+    """A session in its third turn, caused by ASKED, after these facts."""
+    begun = TurnStarted(TurnId("turn_2"), 2, (DeliveryId("dlv_5"),), 5, False, ASKED, "support", 30, NOW)
+    made = advance(replace(EMPTY, started=True, next_turn=2, judged=4), begun)
+    for fact in (StepStarted(TurnId("turn_2"), 0, "scripted", NOW), *facts):
+        made = advance(made, fact)
+    return made
+
+
+def answered(count: int) -> ModelAnswered:
+    made = tuple(Call(call_id(2, 0, place), f"p{place}", "find_order", "d") for place in range(count))
+    return ModelAnswered(TurnId("turn_2"), 0, "tool-calls", Usage(10, 5), made, NOW)
+
+
+def settled(place: int) -> ToolReturned:
+    return ToolReturned(TurnId("turn_2"), 0, call_id(2, 0, place), "completed", NOW)
+
+
+def failed(again: int) -> ModelTryFailed:
+    return ModelTryFailed(TurnId("turn_2"), 0, "MODEL_CALL_FAILED", Millis(again), NOW)
+
+
+# Several snapshots where a state has several: a decision must not depend on what the table does not name. What was shown of an
+# answer is no part of a snapshot, so "called" and "begun" are one.
+SITUATIONS: dict[str, Sequence[Snapshot]] = {
+    "idle": [EMPTY, replace(EMPTY, started=True, next_turn=2, judged=4, last_turn=(DeliveryId("dlv_4"),))],
+    "model called, no output yet": [turned(), turned(failed(NOW - 1))],
+    "model output begun": [turned(), turned(failed(NOW - 1))],
+    "waiting for the model's next try": [turned(failed(NOW + 500)), turned(failed(NOW - 1), failed(NOW + 60_000))],
+    "inline tools running": [
+        turned(answered(1)),
+        turned(answered(3), settled(1)),
+        turned(answered(2), CallStarted(TurnId("turn_2"), call_id(2, 0, 0), NOW)),
+    ],
+}
+
+
+def head(kind: str, *, principal: Principal | None = ASKED, policy: str = "steer", guard: str = "", n: int = 9) -> Head:
+    return Head(DeliveryId(f"dlv_{n}"), n, 35, Envelope(kind, principal, policy, guard, at=NOW))
+
+
+DELIVERIES: dict[str, Sequence[Head]] = {
+    "steer, same": [head("message")],
+    "queue, same": [head("message", policy="queue")],
+    "message, other": [
+        head("message", principal=who, policy=policy) for who in (OTHER, None) for policy in ("steer", "queue")
+    ],
+    "cancel": [head("cancel"), head("cancel", principal=OTHER)],
+    "cancel, another turn": [head("cancel", guard="turn_1"), head("cancel", guard="turn_7")],
+    "clear, compact": [head("clear"), head("compact")],
+    "reset": [head("reset")],
+}
+
+
+# What the words promise ---------------------------------------------------------------------------------------------
+
+
+def starts(before: Snapshot, given: Head) -> None:
+    fact = judge(before, given, SCENE)
+    assert isinstance(fact, TurnStarted)
+    assert (fact.number, fact.deliveries, fact.principal) == (before.next_turn, (given.id,), given.envelope.principal)
+    after = advance(before, fact)
+    assert after.judged == given.n
+    assert after.waiting == before.waiting
+    step = follow(after, SCENE)
+    assert isinstance(step, StepStarted)
+    assert isinstance(next_effect(advance(after, step), NOW), CallModel)
+
+
+def waits(before: Snapshot, given: Head) -> None:
+    fact = judge(before, given, SCENE)
+    assert isinstance(fact, DeliveryWaits)
+    after = advance(before, fact)
+    assert after.turn == before.turn  # the turn does not notice
+    assert (after.waiting, after.judged) == (before.waiting + 1, given.n)
+    assert next_effect(after, NOW) == next_effect(before, NOW)
+    assert before.turn is not None
+    over = advance(after, TurnSettled(before.turn.id, "completed", "", False, NOW))
+    assert has_work(over, NOW)
+    own = judge(over, given, SCENE)
+    assert isinstance(own, TurnStarted)
+    assert own.waited
+    assert advance(over, own).waiting == before.waiting
+
+
+def cancels(before: Snapshot, given: Head) -> None:
+    assert before.turn is not None
+    for guard in ("", before.turn.id):  # also when it names the turn it means
+        fact = judge(before, replace(given, envelope=replace(given.envelope, guard=guard)), SCENE)
+        assert isinstance(fact, CancelAccepted)
+        told = advance(before, fact)
+        end = follow(told, SCENE)
+        assert isinstance(end, TurnSettled)
+        assert end.outcome == "cancelled"
+        assert end.cut == bool(before.turn.calls)  # calls without a result get one, so that the history pairs them
+        after = advance(told, end)
+        assert after.turn is None
+        assert next_effect(after, NOW) is None
+        assert not has_work(after, NOW)
+
+
+def nothing(before: Snapshot, given: Head) -> None:
+    fact = judge(before, given, SCENE)
+    assert isinstance(fact, DeliveryDropped)
+    after = advance(before, fact)
+    assert after == replace(before, judged=given.n)
+
+
+def refused(before: Snapshot, given: Head) -> None:
+    assert not understands(given)
+    assert given.envelope.kind not in typing.get_args(DeliveryKind)
+
+
+PROMISES = {check.__name__: check for check in (starts, waits, cancels, nothing, refused)}
+DUE = {"idle": type(None), "model": CallModel, "wait": Wait, "tools": RunTools}
+
+
+# The tests ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.now], ids=str)
+def test_the_code_does_what_the_table_says(cell: Cell) -> None:
+    assert cell.state in SITUATIONS, f"no snapshot is known for {cell.state!r}"
+    for before in SITUATIONS[cell.state]:
+        if cell.column == "due":
+            assert isinstance(next_effect(before, NOW), DUE[cell.now])
+            continue
+        for given in DELIVERIES[cell.column]:
+            PROMISES[cell.now](before, given)
+
+
+def test_every_cell_is_checked_or_marked_later() -> None:
+    assert {cell.later for cell in CELLS} <= {*TOPICS, ""}
+    assert {cell.state for cell in CELLS if cell.now} == set(SITUATIONS)
+    for cell in CELLS:
+        # A state is possible in this version or it is not: all of its cells say the same.
+        assert bool(cell.now) == (cell.state in SITUATIONS), cell
+    assert {cell.column for cell in CELLS} == {"due", *DELIVERIES}
+    assert len({str(cell) for cell in CELLS}) == len(CELLS)
+
+
+def test_the_table_has_a_row_for_every_state_a_snapshot_can_be_in() -> None:
+    # A new phase or kind of delivery has to be put into the table, and then into the lists above.
+    assert set(typing.get_args(Phase)) == {"model", "tools"}
+    assert set(typing.get_args(DeliveryKind)) == {"message", "cancel", "tail_seen"}
+
+
+def test_the_words_are_explained_on_the_page() -> None:
+    explained = set(re.findall(r"\*\*([a-z]+)\*\*", "\n".join(row[0] for row in rows(WORDS)[1:])))
+    assert explained == {*PROMISES, *DUE}
+    assert {cell.now for cell in CELLS} - {""} == explained
+
+
+def test_every_hold_of_the_second_table_is_a_row_of_the_first() -> None:
+    head_row, *holds = rows(HOLDS)
+    assert len(head_row) == 4
+    later = {cell.state: cell.later for cell in CELLS if not cell.now}
+    assert {row[0]: read(row[0], "request", row[1]).later for row in holds} == later
+
+
+@pytest.mark.parametrize(
+    "text", ["", "waits", "**waits** **starts**", "(later) joins", "joins (later: steering)", "**Waits**"]
+)
+def test_a_cell_that_nobody_can_read_is_found(text: str) -> None:
+    with pytest.raises(AssertionError):
+        read("idle", "cancel", text)
+
+
+def test_a_wrong_word_is_found() -> None:
+    with pytest.raises(AssertionError):
+        waits(SITUATIONS["idle"][0], head("message"))
+    with pytest.raises(AssertionError):
+        cancels(SITUATIONS["inline tools running"][0], head("message"))
+
+
+def test_a_cancel_counts_at_its_place_in_the_order() -> None:
+    early, message, late = head("cancel", n=1), head("message", n=2), head("cancel", n=3)
+    first = judge(EMPTY, early, SCENE)
+    assert isinstance(first, DeliveryDropped)
+    begun = advance(advance(EMPTY, first), judge(advance(EMPTY, first), message, SCENE))
+    assert isinstance(judge(begun, late, SCENE), CancelAccepted)
