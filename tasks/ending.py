@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 BEYOND_SECONDS = 4.0
 """How long after the grace Celery has to end by itself. The engine's own drain may take three of them."""
+LOOK_SECONDS = 0.1
 RESULT_SECONDS = 0.2
 """How long a child has to hand its last result to its parent."""
 
@@ -34,6 +35,7 @@ class Ending:
         drain: Callable[[float], bool],
         goodbye: Callable[[], None],
         children: Callable[[], Sequence[int]] = lambda: (),
+        busy_children: Callable[[], Iterable[int]] = lambda: (),
         nudge: Callable[[], None] = lambda: None,
     ) -> None:
         """`drain` lets go of the sessions of this process and says whether it has to be ended hard."""
@@ -41,6 +43,7 @@ class Ending:
         self._drain = drain
         self._goodbye = goodbye
         self._children = children
+        self._busy_children = busy_children
         self._nudge = nudge
         self.begun = False
         self.code = 0
@@ -56,9 +59,7 @@ class Ending:
 
     def _end(self) -> None:
         self._nudge()
-        for pid in self._children():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        threading.Thread(target=self._tell_children, name="orchestrator-children", daemon=True).start()
         hard = False
         try:
             hard = self._drain(self._grace)
@@ -67,6 +68,16 @@ class Ending:
         if hard:
             log.warning("something could not be stopped: this process ends without it")
             self.now()
+
+    def _tell_children(self) -> None:
+        # Those that do nothing end with the pool. One may still be handed a message that was on its way: so we look again.
+        told = set[int]()
+        while True:
+            for pid in set(self._busy_children()) - told:
+                told.add(pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+            time.sleep(LOOK_SECONDS)
 
     def _at_last(self) -> None:
         time.sleep(self._grace + BEYOND_SECONDS)
@@ -89,11 +100,11 @@ def end_child(grace_seconds: float, drain: Callable[[float], bool]) -> None:
     told = False
 
     def told_to_end(*_: object) -> None:
+        # Told twice, by its group and by its parent, it still ends once; a parent in a hurry kills.
         nonlocal told
-        if told:
-            os._exit(1)
-        told = True
-        threading.Thread(target=leave, name="orchestrator-ending", daemon=True).start()
+        if not told:
+            told = True
+            threading.Thread(target=leave, name="orchestrator-ending", daemon=True).start()
 
     def leave() -> None:
         try:

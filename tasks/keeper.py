@@ -56,6 +56,11 @@ class Children:
         pool = getattr(self._worker.pool, "_pool", None)
         return [child.pid for child in list(getattr(pool, "_pool", ())) if child.pid]
 
+    def busy(self) -> Iterable[int]:
+        """Those that run a task."""
+        living = set(self.pids())
+        return {request.worker_pid for request in _active()} & living
+
     def dead(self) -> Iterator[Owner]:
         """What those carried that have died since the last look."""
         if not self._worker.pool_cls.__module__.endswith("prefork"):
@@ -139,6 +144,7 @@ class KeeperStep(bootsteps.StartStopStep):
             drain=self._drain,
             goodbye=self._goodbye,
             children=self._children.pids,
+            busy_children=self._children.busy,
             nudge=self._nudge,
         )
         queue = queue_name(settings.deployment)
@@ -181,7 +187,12 @@ class KeeperStep(bootsteps.StartStopStep):
 
     def _in_child(self, **_: Any) -> None:
         if os.getpid() != self._main:
-            end_child(self._here.settings.drain_seconds, self._drain)
+            # With its first task: the pool sets its own handlers after this.
+            signals.task_prerun.connect(self._in_child_at_work, weak=False)
+
+    def _in_child_at_work(self, **_: Any) -> None:
+        signals.task_prerun.disconnect(self._in_child_at_work)
+        end_child(self._here.settings.drain_seconds, self._drain)
 
     def _goodbye(self) -> None:
         if os.getpid() == self._main:
