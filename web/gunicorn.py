@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -15,15 +16,14 @@ from orchestrator.config import from_environment
 from web.stream import end_all
 
 
-def _bind() -> str:
-    host, port = os.environ.get("BIND") or "127.0.0.1", os.environ.get("PORT") or "8000"
-    has_port = host.startswith("unix:") or (
-        host.rpartition(":")[2].isdigit() and (host.count(":") == 1 or "]:" in host)
-    )
-    return host if has_port else f"{host}:{port}"
+def address(environ: Mapping[str, str]) -> str:
+    """Where to listen: on loopback unless the environment says more."""
+    host, port = environ.get("BIND") or "127.0.0.1", environ.get("PORT") or "8000"
+    bracketed = host.endswith("]")  # an IPv6 address alone
+    return host if host.startswith("unix:") or (":" in host and not bracketed) else f"{host}:{port}"
 
 
-bind = _bind()
+bind = address(os.environ)
 worker_class = "gthread"
 threads = max(64, from_environment().streams + 16)
 # Of the worker's main loop, which readers do not hold up.

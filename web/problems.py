@@ -66,7 +66,7 @@ TABLE: Mapping[type[OrchestratorError], Told] = {
 def answer(error: Exception, more: Mapping[str, object] = NOTHING) -> Response:
     """The answer to a request that failed with `error`; `more` is said beside it."""
     if isinstance(error, RequestEntityTooLarge):
-        error = BodyTooLarge(limit_bytes=request.max_content_length)
+        error = BodyTooLarge(limit_bytes=(request.max_content_length or 1) - 1)
     if isinstance(error, HTTPException):
         return _http(error)
     if not isinstance(error, OrchestratorError):

@@ -14,7 +14,7 @@ from orchestrator.errors import NotSupportedYet, OrchestratorError, SessionNotAc
 from web import auth, problems, schema
 from web.front import Front
 from web.problems import reply
-from web.stream import Ndjson, Sse, Stream
+from web.stream import Ndjson, Sse, Stream, hung_up
 
 View = Callable[..., Response]
 STREAM_VERSION = "26"
@@ -49,7 +49,7 @@ def mount(blueprint: Blueprint, front: Front) -> None:
 
 def _open_the_door(front: Front) -> Callable[[], None]:
     def check() -> None:
-        request.max_content_length = front.settings.body_limit_bytes
+        schema.limit_body(request, front.settings.body_limit_bytes)
         if not (request.endpoint or "").endswith("_health"):
             g.orchestrator_principal = auth.principal(front.keys, front.settings.allow_anonymous, request.environ)
 
@@ -178,7 +178,16 @@ class Views:
             if not wanted.bounded:
                 front.slots.warn_once()
         body = Stream(
-            front.engine, name, front.slots, front.served, front.pace, form, start=start, end=end, lease=wanted.lease
+            front.engine,
+            name,
+            front.slots,
+            front.served,
+            front.pace,
+            form,
+            start=start,
+            end=end,
+            lease=wanted.lease,
+            gone=hung_up(request.environ),
         )
         answer = Response(body, headers=headers, content_type=form.content_type)
         answer.call_on_close(body.close)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flask import Request
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from orchestrator.core.delivery import Body, Part, TurnPolicy
 from orchestrator.core.names import SessionId
@@ -49,6 +50,12 @@ class Reading:
     lease: bool
     sse: bool
     resumed: bool
+
+
+def limit_body(request: Request, limit_bytes: int) -> None:
+    """Say how long a body may be before it is read."""
+    # One more than allowed: a chunked body is cut off there without a word, and has to be told from one that just fits.
+    request.max_content_length = limit_bytes + 1
 
 
 def session_id(text: str) -> SessionId:
@@ -120,7 +127,9 @@ def limit(request: Request) -> int:
 
 
 def _object(request: Request) -> Json:
-    raw = request.get_data(cache=False)
+    raw, most = request.get_data(cache=False), request.max_content_length
+    if most is not None and len(raw) >= most:
+        raise RequestEntityTooLarge
     if not raw.strip():
         return {}
     try:

@@ -7,12 +7,15 @@ thread for as long as it lives, so a process serves only so many of them.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.core.names import SessionId
 from orchestrator.engine import Engine
@@ -119,6 +122,26 @@ class Slots:
             )
 
 
+def hung_up(environ: Mapping[str, Any]) -> Callable[[], bool]:
+    """Whether the reader of this request has closed its connection, where the server lets us look (gunicorn without TLS).
+
+    A write notices as well, but only the second one after it, and a quiet stream writes every ten seconds.
+    """
+    connection = environ.get("gunicorn.socket")
+    if type(connection) is not socket.socket:
+        return lambda: False
+
+    def look() -> bool:
+        try:
+            return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    return look
+
+
 _EVERY: weakref.WeakSet[Slots] = weakref.WeakSet()
 
 
@@ -193,6 +216,7 @@ class Stream:
         start: int,
         end: int | None,
         lease: bool,
+        gone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._engine = engine
         self._session = session
@@ -202,6 +226,7 @@ class Stream:
         self._form = form
         self._index = start
         self._end = end
+        self._gone = gone
         self._lease_ends = time.monotonic() + pace.lease_seconds if lease else float("inf")
         self._away = False
         self._over = False
@@ -269,7 +294,7 @@ class Stream:
                 quiet_since = time.monotonic()
 
     def _done(self) -> bool:
-        return self._over or self._slots.stopping
+        return self._over or self._slots.stopping or self._gone()
 
     def _look(self, news: bool) -> list[bytes]:
         """The lines that are there and were not served yet."""
@@ -309,7 +334,8 @@ class Stream:
         events, life = place
         if (had := self._served.lost(self._session, events)) is not None:
             log.warning("the stream of %s had %d events and has %d: its owner is told", self._session, had, events)
-            self._engine.report_tail(self._session, had)
+            with suppress(OrchestratorError):  # an ended session needs nobody to fill the gap
+                self._engine.report_tail(self._session, had)
         if events > self._index:
             return True
         self._over = life == "ended"

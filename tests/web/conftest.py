@@ -1,12 +1,11 @@
 from collections.abc import Iterator
 
 import pytest
-from flask.testing import FlaskClient
 
 import web
 from orchestrator.engine import Engine
 from tests.servers import Server
-from tests.web.support import Hand, Web, engine_on
+from tests.web.support import Hand, Http, Web, engine_on, http_of
 
 
 @pytest.fixture
@@ -15,9 +14,9 @@ def engine(url: str) -> Engine:
 
 
 @pytest.fixture
-def http(engine: Engine) -> FlaskClient:
+def http(engine: Engine) -> Http:
     """The routes without a server: anybody may call."""
-    return web.create_app(engine=engine).test_client()
+    return http_of(web.create_app(engine=engine))
 
 
 @pytest.fixture
@@ -29,6 +28,6 @@ def hand(engine: Engine) -> Hand:
 @pytest.fixture(scope="module")
 def site(valkey: Server) -> Iterator[Web]:
     """A real web process on the shared Valkey, with short times."""
-    pace = "heartbeat_seconds=0.6,lease_seconds=0.8,look_seconds=0.3,lost_seconds=0.5"
-    with Web(valkey.url, TEST_PACE=pace, ORCHESTRATOR_STREAMS="4") as web:
+    pace = "heartbeat_seconds=0.4,lease_seconds=0.6,look_seconds=0.2,lost_seconds=0.4"
+    with Web(valkey.url, TEST_PACE=pace) as web:
         yield web

@@ -9,9 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any, Self
+
+from flask import Flask
+from flask.testing import FlaskClient
 
 from orchestrator.agent import Agent, App
 from orchestrator.config import Settings
@@ -30,6 +34,27 @@ def engine_on(url: str, **settings: Any) -> Engine:
     return Engine(App(agents=[Agent("helper")]), Settings(url=url, allow_anonymous="all", **settings))
 
 
+class Http(FlaskClient):
+    """Flask's client, whose answers may be looked into without asking first whether they are JSON."""
+
+    def open(self, *args: Any, **kwargs: Any) -> Any:
+        return super().open(*args, **kwargs)
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        return super().get(*args, **kwargs)
+
+    def head(self, *args: Any, **kwargs: Any) -> Any:
+        return super().head(*args, **kwargs)
+
+    def post(self, *args: Any, **kwargs: Any) -> Any:
+        return super().post(*args, **kwargs)
+
+
+def http_of(flask: Flask) -> Http:
+    """The routes without a server in between."""
+    return Http(flask, flask.response_class)
+
+
 class Hand:
     """Owns a session and writes into its stream, as a worker would."""
 
@@ -42,11 +67,20 @@ class Hand:
         assert isinstance(granted, Granted), granted
         self.events = granted.position.events
 
+    @classmethod
+    def again(cls, other: Self, engine: Engine) -> Self:
+        """The same owner, with connections of its own."""
+        made = cls.__new__(cls)
+        made.engine, made.session, made.token, made.events = engine, other.session, other.token, other.events
+        return made
+
     def write(self, *types: str) -> None:
         """Events of these types, each with its index in it."""
         ids = [f"evt_{ulid(1)}" for _ in types]
         lines = [
-            json.dumps({"type": kind, "data": {"index": self.events + place}, "meta": {"id": name}}, separators=(",", ":"))
+            json.dumps(
+                {"type": kind, "data": {"index": self.events + place}, "meta": {"id": name}}, separators=(",", ":")
+            )
             for place, (kind, name) in enumerate(zip(types, ids, strict=True))
         ]
         done = self.engine.journal.append(self.session, self.token, self.events, ids[0], lines)
@@ -115,9 +149,14 @@ class Web:
         return self.ready()
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        # How it ends when asked to is a test of its own.
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
 
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, Any], dict[str, str]]:
+    def ask(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, dict[str, Any], dict[str, str]]:
         """Status, JSON, headers."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
@@ -195,10 +234,8 @@ class Reader:
 
     def close(self) -> None:
         """Go away as a closed browser does."""
-        try:
+        with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._thread.join(5)
         self._connection.close()
 

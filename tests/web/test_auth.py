@@ -1,7 +1,6 @@
 """Who may come in."""
 
 import pytest
-from flask.testing import FlaskClient
 
 import web
 from orchestrator.agent import Agent, App
@@ -9,6 +8,7 @@ from orchestrator.apikeys import mint, owner, parse
 from orchestrator.config import Settings, from_environment
 from orchestrator.engine import Engine
 from orchestrator.errors import ConfigError
+from tests.web.support import Http, http_of
 
 KEY, ENTRY = mint("shop")
 OTHER, OTHER_ENTRY = mint("cron")
@@ -23,15 +23,16 @@ ROUTES = [
 ]
 
 
-def door(url: str, **settings: str) -> FlaskClient:
+def door(url: str, **settings: str) -> Http:
     engine = Engine(App(agents=[Agent("helper")]), Settings(url=url, **settings))  # type: ignore[arg-type]  # texts only
-    return web.create_app(engine=engine).test_client()
+    return http_of(web.create_app(engine=engine))
 
 
-def status(http: FlaskClient, given: str = "", peer: str = "127.0.0.1", **headers: str) -> int:
+def status(http: Http, given: str = "", peer: str = "127.0.0.1", **headers: str) -> int:
     if given:
         headers["authorization"] = given
-    return http.post("/eve/v1/session", headers=headers, environ_overrides={"REMOTE_ADDR": peer}).status_code
+    answer = http.post("/eve/v1/session", headers=headers, environ_overrides={"REMOTE_ADDR": peer})
+    return int(answer.status_code)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -113,7 +114,9 @@ def test_a_name_may_have_two_keys() -> None:
     assert owner(keys, KEY) == owner(keys, new) == "shop"
 
 
-@pytest.mark.parametrize("entry", ["shop", f"shop={KEY}", "shop=sha256:12", "=sha256:" + "0" * 64, "A b=sha256:" + "0" * 64])
+@pytest.mark.parametrize(
+    "entry", ["shop", f"shop={KEY}", "shop=sha256:12", "=sha256:" + "0" * 64, "A b=sha256:" + "0" * 64]
+)
 def test_an_entry_that_is_none_is_refused_without_being_shown(url: str, entry: str) -> None:
     with pytest.raises(ConfigError, match="Entry 2") as caught:
         door(url, api_keys=f"{OTHER_ENTRY},{entry}")

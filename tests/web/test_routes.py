@@ -1,25 +1,28 @@
 """What each route takes and answers, without a server in between."""
 
 import json
+import sys
+from types import ModuleType
 from typing import Any
 
 import flask
 import pytest
-from flask.testing import FlaskClient
 
 import web
+from orchestrator.agent import Agent, App
+from orchestrator.config import Settings
 from orchestrator.core.delivery import Part
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.engine import Engine
-from tests.web.support import Hand, engine_on
+from tests.web.support import Hand, Http, engine_on, http_of
 
 BOTH = pytest.mark.parametrize("base", ["/eve/v1", "/v1"])
 SESSION = "/eve/v1/session"
 NOBODY = "ses_" + "0" * 28
 
 
-def created(http: FlaskClient, **body: Any) -> SessionId:
+def created(http: Http, **body: Any) -> SessionId:
     answer = http.post(SESSION, json=body)
     assert answer.status_code == 202, answer.text
     return SessionId(answer.json["sessionId"])
@@ -33,7 +36,7 @@ def waiting(engine: Engine, session: SessionId) -> list[tuple[str, str, str]]:
 # Health ------------------------------------------------------------------------------------------------------------------
 
 
-def test_health_says_three_things_and_nothing_more(http: FlaskClient) -> None:
+def test_health_says_three_things_and_nothing_more(http: Http) -> None:
     answer = http.get("/eve/v1/health")
     assert (answer.status_code, answer.json) == (200, {"ok": True, "status": "ready", "workflowId": "orc:default"})
     assert http.head("/eve/v1/health").status_code == 200
@@ -41,12 +44,12 @@ def test_health_says_three_things_and_nothing_more(http: FlaskClient) -> None:
 
 def test_health_of_the_protocol_never_asks_the_journal() -> None:
     nowhere = engine_on("redis://127.0.0.1:1/0")
-    answer = web.create_app(engine=nowhere).test_client().get("/eve/v1/health")
+    answer = http_of(web.create_app(engine=nowhere)).get("/eve/v1/health")
     assert answer.status_code == 200
     assert "journal" not in vars(nowhere)
 
 
-def test_our_own_health_tells_about_the_journal_the_workers_and_the_readers(http: FlaskClient, engine: Engine) -> None:
+def test_our_own_health_tells_about_the_journal_the_workers_and_the_readers(http: Http, engine: Engine) -> None:
     engine.journal.heartbeat("blue", "w1")
     answer = http.get("/v1/health").json
     assert answer["journal"] == "ok"
@@ -58,7 +61,7 @@ def test_our_own_health_tells_about_the_journal_the_workers_and_the_readers(http
 
 
 def test_our_own_health_is_503_while_the_journal_is_away() -> None:
-    answer = web.create_app(engine=engine_on("redis://127.0.0.1:1/0")).test_client().get("/v1/health")
+    answer = http_of(web.create_app(engine=engine_on("redis://127.0.0.1:1/0"))).get("/v1/health")
     assert answer.status_code == 503
     assert answer.json["ok"] is False
     assert answer.json["journal"] == "away"
@@ -69,7 +72,7 @@ def test_our_own_health_is_503_while_the_journal_is_away() -> None:
 
 
 @BOTH
-def test_create_answers_with_the_session(http: FlaskClient, engine: Engine, base: str) -> None:
+def test_create_answers_with_the_session(http: Http, engine: Engine, base: str) -> None:
     answer = http.post(f"{base}/session", json={"message": "hello"})
     session = answer.json["sessionId"]
     assert answer.status_code == 202
@@ -85,7 +88,7 @@ def test_create_answers_with_the_session(http: FlaskClient, engine: Engine, base
     "request_", [{}, {"json": {}}, {"data": b"", "content_type": "application/json"}, {"data": b" \n"}]
 )
 def test_a_create_without_a_message_makes_an_empty_session(
-    http: FlaskClient, engine: Engine, request_: dict[str, Any]
+    http: Http, engine: Engine, request_: dict[str, Any]
 ) -> None:
     answer = http.post(SESSION, **request_)
     assert answer.status_code == 202
@@ -93,13 +96,13 @@ def test_a_create_without_a_message_makes_an_empty_session(
     assert engine.reads.place(answer.json["sessionId"]) == (0, "live")
 
 
-def test_a_message_may_be_a_list_of_texts(http: FlaskClient, engine: Engine) -> None:
+def test_a_message_may_be_a_list_of_texts(http: Http, engine: Engine) -> None:
     session = created(http, message=[{"type": "text", "text": "a"}, {"type": "text", "text": "b", "other": 1}])
     [head] = engine.reads.heads(session, 0)
     assert engine.reads.bodies(session, [head.id])[head.id].parts == (Part("text", "a"), Part("text", "b"))
 
 
-def test_fields_nobody_knows_and_query_parameters_are_ignored(http: FlaskClient) -> None:
+def test_fields_nobody_knows_and_query_parameters_are_ignored(http: Http) -> None:
     assert http.post(f"{SESSION}?token=x", json={"message": "a", "colour": "red", "agent": 7}).status_code == 202
 
 
@@ -128,7 +131,7 @@ def test_fields_nobody_knows_and_query_parameters_are_ignored(http: FlaskClient)
     ids=json.dumps,
 )
 def test_a_create_that_makes_no_sense_is_refused_and_stores_nothing(
-    http: FlaskClient, engine: Engine, body: dict[str, Any]
+    http: Http, engine: Engine, body: dict[str, Any]
 ) -> None:
     answer = http.post(SESSION, data=json.dumps(body), content_type="application/json")
     assert (answer.status_code, answer.json["ok"], answer.json["code"]) == (400, False, "bad_request")
@@ -138,7 +141,7 @@ def test_a_create_that_makes_no_sense_is_refused_and_stores_nothing(
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b'"a"', b"null", b"\xff{}", b'{"a":' * 100_000, b"a=b"])
 @pytest.mark.parametrize("path", [SESSION, f"{SESSION}/{NOBODY}", f"{SESSION}/{NOBODY}/cancel"])
-def test_a_body_that_is_no_json_object_is_refused(http: FlaskClient, raw: bytes, path: str) -> None:
+def test_a_body_that_is_no_json_object_is_refused(http: Http, raw: bytes, path: str) -> None:
     answer = http.post(path, data=raw, content_type="application/json")
     assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
 
@@ -148,14 +151,14 @@ NOT_YET = ["operationId", "deliveryKey", "clientContext", "outputSchema", "capab
 
 @pytest.mark.parametrize("field", NOT_YET)
 @pytest.mark.parametrize("where", ["create", "send"])
-def test_what_this_version_cannot_do_is_refused_by_name(http: FlaskClient, field: str, where: str) -> None:
+def test_what_this_version_cannot_do_is_refused_by_name(http: Http, field: str, where: str) -> None:
     path = SESSION if where == "create" else f"{SESSION}/{created(http)}"
     answer = http.post(path, json={"message": "a", field: {}})
     assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
     assert field in answer.json["error"]
 
 
-def test_a_file_is_refused_by_its_place(http: FlaskClient) -> None:
+def test_a_file_is_refused_by_its_place(http: Http) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "file", "mediaType": "text/plain", "data": ""}]
     answer = http.post(SESSION, json={"message": parts})
     assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
@@ -164,17 +167,17 @@ def test_a_file_is_refused_by_its_place(http: FlaskClient) -> None:
 
 @pytest.mark.parametrize("route", ["session/{}/clear", "session/{}/compact", "session/{}/reset"])
 @BOTH
-def test_controls_of_a_later_version_are_refused(http: FlaskClient, base: str, route: str) -> None:
+def test_controls_of_a_later_version_are_refused(http: Http, base: str, route: str) -> None:
     answer = http.post(f"{base}/{route.format(created(http))}", data=b"", content_type="application/json")
     assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
 
 
-def test_the_description_of_the_agent_comes_later(http: FlaskClient) -> None:
+def test_the_description_of_the_agent_comes_later(http: Http) -> None:
     answer = http.get("/eve/v1/info")
     assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
 
 
-def test_our_own_create_may_name_an_agent(http: FlaskClient, engine: Engine) -> None:
+def test_our_own_create_may_name_an_agent(http: Http, engine: Engine) -> None:
     session = http.post("/v1/session", json={"agent": "helper"}).json["sessionId"]
     assert engine.view(session).agent == "helper"
     assert http.post("/v1/session", json={"agent": "nobody"}).status_code == 400
@@ -185,7 +188,7 @@ def test_our_own_create_may_name_an_agent(http: FlaskClient, engine: Engine) -> 
 
 
 @BOTH
-def test_a_follow_up_answers_with_its_delivery(http: FlaskClient, engine: Engine, base: str) -> None:
+def test_a_follow_up_answers_with_its_delivery(http: Http, engine: Engine, base: str) -> None:
     session = created(http)
     answer = http.post(f"{base}/session/{session}", json={"message": "more"})
     assert answer.status_code == 202
@@ -195,7 +198,7 @@ def test_a_follow_up_answers_with_its_delivery(http: FlaskClient, engine: Engine
     assert [head.id for head in engine.reads.heads(session, 0)] == [DeliveryId(delivery)]
 
 
-def test_the_turn_policy_is_stored_with_the_delivery(http: FlaskClient, engine: Engine) -> None:
+def test_the_turn_policy_is_stored_with_the_delivery(http: Http, engine: Engine) -> None:
     session = created(http, message="a", turnPolicy="queue")
     http.post(f"{SESSION}/{session}", json={"message": "b"})
     http.post(f"{SESSION}/{session}", json={"message": "c", "turnPolicy": "queue"})
@@ -203,12 +206,12 @@ def test_the_turn_policy_is_stored_with_the_delivery(http: FlaskClient, engine: 
 
 
 @pytest.mark.parametrize("session", [NOBODY, "wrun_01", "%7B%7D", "a" * 500])
-def test_a_message_to_a_session_that_is_not_there_is_not_accepted(http: FlaskClient, session: str) -> None:
+def test_a_message_to_a_session_that_is_not_there_is_not_accepted(http: Http, session: str) -> None:
     answer = http.post(f"{SESSION}/{session}", json={"message": "a"})
     assert (answer.status_code, answer.json["code"]) == (409, "session_not_active")
 
 
-def test_a_message_to_an_ended_session_is_not_accepted(http: FlaskClient, engine: Engine, client: Any) -> None:
+def test_a_message_to_an_ended_session_is_not_accepted(http: Http, engine: Engine, client: Any) -> None:
     session = created(http)
     client.hset(engine.journal.keys(session).own, "status", "ended")
     assert http.post(f"{SESSION}/{session}", json={"message": "a"}).json["code"] == "session_not_active"
@@ -224,13 +227,13 @@ def test_a_message_to_an_ended_session_is_not_accepted(http: FlaskClient, engine
         ({"message": "a", "turnPolicy": 1}, "bad_request"),
     ],
 )
-def test_a_follow_up_has_exactly_one_thing_to_say(http: FlaskClient, body: dict[str, Any], code: str) -> None:
+def test_a_follow_up_has_exactly_one_thing_to_say(http: Http, body: dict[str, Any], code: str) -> None:
     answer = http.post(f"{SESSION}/{created(http)}", json=body)
     assert (answer.status_code, answer.json["code"]) == (400, code)
 
 
 def test_a_full_inbox_is_429_and_says_when_to_come_back(url: str) -> None:
-    http = web.create_app(engine=engine_on(url, waiting_limit=1)).test_client()
+    http = http_of(web.create_app(engine=engine_on(url, waiting_limit=1)))
     answer = http.post(f"{SESSION}/{created(http, message='a')}", json={"message": "b"})
     assert (answer.status_code, answer.json["code"]) == (429, "inbox_full")
     assert answer.headers["retry-after"] == "1"
@@ -240,14 +243,14 @@ def test_a_full_inbox_is_429_and_says_when_to_come_back(url: str) -> None:
 
 
 @pytest.mark.parametrize("body", [{"json": {}}, {"data": b"", "content_type": "application/json"}, {}])
-def test_a_cancel_is_accepted_and_says_nothing_more(http: FlaskClient, engine: Engine, body: dict[str, Any]) -> None:
+def test_a_cancel_is_accepted_and_says_nothing_more(http: Http, engine: Engine, body: dict[str, Any]) -> None:
     session = created(http, message="a")
     answer = http.post(f"{SESSION}/{session}/cancel", **body)
     assert (answer.status_code, answer.json) == (202, {"ok": True, "sessionId": session, "status": "accepted"})
     assert waiting(engine, session)[1] == ("cancel", "steer", "")
 
 
-def test_a_cancel_may_name_the_turn(http: FlaskClient, engine: Engine, client: Any) -> None:
+def test_a_cancel_may_name_the_turn(http: Http, engine: Engine, client: Any) -> None:
     session = created(http, message="a")
     client.hset(engine.journal.keys(session).own, "turn", "turn_3")
     assert http.post(f"/v1/session/{session}/cancel", json={"turnId": "turn_3"}).json["outcome"] == "cancelling"
@@ -256,20 +259,20 @@ def test_a_cancel_may_name_the_turn(http: FlaskClient, engine: Engine, client: A
     assert (answer.status_code, answer.json["outcome"]) == (202, "other_turn")
 
 
-def test_a_cancel_of_an_idle_session_is_accepted(http: FlaskClient) -> None:
+def test_a_cancel_of_an_idle_session_is_accepted(http: Http) -> None:
     session = created(http)
     assert http.post(f"{SESSION}/{session}/cancel").status_code == 202
     assert http.post(f"/v1/session/{session}/cancel").json["outcome"] == "nothing_runs"
 
 
 @pytest.mark.parametrize("session", [NOBODY, "anything"])
-def test_a_cancel_of_a_session_that_is_not_there_finds_no_turn(http: FlaskClient, session: str) -> None:
+def test_a_cancel_of_a_session_that_is_not_there_finds_no_turn(http: Http, session: str) -> None:
     answer = http.post(f"{SESSION}/{session}/cancel", json={})
     assert (answer.status_code, answer.json) == (200, {"ok": True, "status": "no_active_turn"})
 
 
 @pytest.mark.parametrize("turn", ["", 7, None])
-def test_a_cancel_with_a_turn_that_is_no_name_is_refused(http: FlaskClient, turn: object) -> None:
+def test_a_cancel_with_a_turn_that_is_no_name_is_refused(http: Http, turn: object) -> None:
     answer = http.post(f"{SESSION}/{created(http)}/cancel", json={"turnId": turn})
     assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
 
@@ -277,7 +280,7 @@ def test_a_cancel_with_a_turn_that_is_no_name_is_refused(http: FlaskClient, turn
 # Looking -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_can_be_looked_at(http: FlaskClient, hand: Hand) -> None:
+def test_a_session_can_be_looked_at(http: Http, hand: Hand) -> None:
     hand.said(2)
     answer = http.get(f"/v1/session/{hand.session}").json
     assert answer["sessionId"] == hand.session
@@ -286,7 +289,7 @@ def test_a_session_can_be_looked_at(http: FlaskClient, hand: Hand) -> None:
     assert (missing.status_code, missing.json["code"]) == (404, "session_not_found")
 
 
-def test_the_last_sessions_are_listed_newest_first(http: FlaskClient, engine: Engine, client: Any) -> None:
+def test_the_last_sessions_are_listed_newest_first(http: Http, engine: Engine, client: Any) -> None:
     first, second = created(http), created(http)
     at = 1_000_000_000_000
     for session, score in ((first, at), (second, at + 1)):
@@ -300,7 +303,7 @@ def test_the_last_sessions_are_listed_newest_first(http: FlaskClient, engine: En
 # What goes wrong ---------------------------------------------------------------------------------------------------------
 
 
-def test_pages_that_do_not_exist_answer_in_json(http: FlaskClient) -> None:
+def test_pages_that_do_not_exist_answer_in_json(http: Http) -> None:
     for path in ("/eve/v1/nothing", "/", f"{SESSION}/a%2Fb/stream"):
         answer = http.get(path)
         assert (answer.status_code, answer.json["ok"], answer.json["code"]) == (404, False, "not_found")
@@ -310,14 +313,18 @@ def test_pages_that_do_not_exist_answer_in_json(http: FlaskClient) -> None:
 
 
 def test_a_body_over_the_limit_is_413(url: str) -> None:
-    http = web.create_app(engine=engine_on(url, body_limit_bytes=100)).test_client()
-    answer = http.post(SESSION, json={"message": "a" * 100})
-    assert (answer.status_code, answer.json["code"]) == (413, "body_too_large")
-    assert "100" in answer.json["error"]
+    http = http_of(web.create_app(engine=engine_on(url, body_limit_bytes=100)))
+    just = b'{"message":"' + b"a" * 86 + b'"}'
+    assert len(just) == 100
+    assert http.post(SESSION, data=just).status_code == 202
+    for more in (b" ", b" " * 100):
+        answer = http.post(SESSION, data=just + more)
+        assert (answer.status_code, answer.json["code"]) == (413, "body_too_large")
+        assert "more than 100 bytes" in answer.json["error"]
 
 
 def test_a_mistake_of_ours_is_500_with_an_id_and_without_its_text(
-    http: FlaskClient, engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    http: Http, engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret is 42")
@@ -331,7 +338,7 @@ def test_a_mistake_of_ours_is_500_with_an_id_and_without_its_text(
 
 
 def test_an_absent_journal_is_503_and_its_address_stays_inside() -> None:
-    http = web.create_app(engine=engine_on("redis://127.0.0.1:1/0")).test_client()
+    http = http_of(web.create_app(engine=engine_on("redis://127.0.0.1:1/0")))
     for answer in (http.post(SESSION), http.post(f"{SESSION}/{NOBODY}", json={"message": "a"})):
         assert (answer.status_code, answer.json["code"]) == (503, "journal_away")
         assert answer.headers["retry-after"] == "1"
@@ -340,7 +347,7 @@ def test_an_absent_journal_is_503_and_its_address_stays_inside() -> None:
 
 def test_a_full_journal_is_503_and_takes_nothing(make_server: Any) -> None:
     server = make_server("valkey", "--maxmemory", "3mb")
-    http = web.create_app(engine=engine_on(server.url)).test_client()
+    http = http_of(web.create_app(engine=engine_on(server.url)))
     assert http.post(SESSION).status_code == 202
     import redis
 
@@ -374,7 +381,7 @@ def test_an_existing_flask_app_takes_the_routes_in_below_a_prefix(engine: Engine
     def home() -> str:
         return "home"
 
-    http = host.test_client()
+    http = http_of(host)
     session = http.post("/agents/eve/v1/session", json={"message": "a"}).json["sessionId"]
     assert http.get(f"/agents/v1/session/{session}").status_code == 200
     assert http.post("/agents/eve/v1/session", json={"message": ""}).json["code"] == "bad_request"
@@ -386,7 +393,7 @@ def test_the_app_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, url: str)
     monkeypatch.setenv("ORCHESTRATOR_APP", "tests.web.wsgi:app")
     monkeypatch.setenv("ORCHESTRATOR_URL", url)
     monkeypatch.setenv("ORCHESTRATOR_ALLOW_ANONYMOUS", "1")
-    assert web.create_app().test_client().post(SESSION).status_code == 202
+    assert http_of(web.create_app()).post(SESSION).status_code == 202
 
 
 def test_the_caller_of_a_message_is_stored_with_it(url: str) -> None:
@@ -394,10 +401,29 @@ def test_the_caller_of_a_message_is_stored_with_it(url: str) -> None:
 
     key, entry = mint("shop")
     engine = engine_on(url, api_keys=entry)
-    http = web.create_app(engine=engine).test_client()
+    http = http_of(web.create_app(engine=engine))
     bearer = {"authorization": f"Bearer {key}"}
     session = http.post(SESSION, json={"message": "a"}, headers=bearer).json["sessionId"]
     http.post(f"{SESSION}/{session}", json={"message": "b"}, headers=bearer)
     http.post(f"{SESSION}/{session}/cancel", headers=bearer)
     callers = [head.envelope.principal for head in engine.reads.heads(session, 0)]
     assert callers == [Principal("api-key", "service", "shop")] * 3
+
+
+def test_a_broker_on_another_server_is_published_to_through_the_tasks(
+    url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = ModuleType("tasks")
+    tasks.engine = lambda: engine  # type: ignore[attr-defined]  # what the worker's package offers
+    monkeypatch.setitem(sys.modules, "tasks", tasks)
+    settings = Settings(url=url, broker_url="amqp://127.0.0.1:1//", allow_anonymous="all")
+    flask_app = web.create_app(App(agents=[Agent("helper")], settings=settings))
+    session = http_of(flask_app).post(SESSION).json["sessionId"]
+    assert flask_app.extensions["orchestrator"].engine is engine
+    assert engine.view(session).status == "idle"
+
+
+def test_with_one_server_the_tasks_are_not_loaded(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tasks", None)  # importing it would fail
+    flask_app = web.create_app(App(agents=[Agent("helper")], settings=Settings(url=url, allow_anonymous="all")))
+    assert http_of(flask_app).post(SESSION).status_code == 202

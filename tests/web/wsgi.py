@@ -1,6 +1,7 @@
 """What the real web process of these tests serves: `create_app` with times that a test can wait for."""
 
 import os
+from dataclasses import replace
 
 from flask import Flask
 
@@ -12,9 +13,8 @@ app = App(agents=[Agent("helper", instructions="Help.")])
 
 
 def make() -> Flask:
-    return web.create_app(app, pace=Pace(**{name: float(text) for name, text in _given()}))
-
-
-def _given() -> list[tuple[str, str]]:
-    pairs = [pair.partition("=") for pair in os.environ.get("TEST_PACE", "").split(",") if pair]
-    return [(name, text) for name, _, text in pairs]
+    given = [pair.partition("=") for pair in os.environ.get("TEST_PACE", "").split(",") if pair]
+    pace = Pace()
+    for name, _, text in given:
+        pace = replace(pace, **{name: float(text)})  # type: ignore[arg-type]  # never first_looks
+    return web.create_app(app, pace=pace)
