@@ -32,7 +32,7 @@ ANSWER_SECONDS = 5.5
 AGAIN_SECONDS = 2.5
 """A write that failed later than this is not tried again: the second try could not end in time."""
 PAUSE_SECONDS = 0.2
-THREADS = 96
+THREADS = 64
 
 
 class Front:

@@ -147,8 +147,9 @@ class Listener:
         have: set[str] = set()
         try:
             while not self._stop.is_set():
-                wanted = self._wanted
+                # In this order: a wish that comes in between is seen now, or leaves the flag up.
                 self._changed.clear()
+                wanted = self._wanted
                 if fresh := wanted - have:
                     subscription.subscribe(*fresh)
                     # What was said before we listened is looked up.

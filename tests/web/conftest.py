@@ -28,6 +28,6 @@ def hand(engine: Engine) -> Hand:
 @pytest.fixture(scope="module")
 def site(valkey: Server) -> Iterator[Web]:
     """A real web process on the shared Valkey, with short times."""
-    pace = "heartbeat_seconds=0.4,lease_seconds=0.6,look_seconds=0.2,lost_seconds=0.4"
+    pace = "heartbeat_seconds=0.3,lease_seconds=0.45,look_seconds=0.15,lost_seconds=0.3"
     with Web(valkey.url, TEST_PACE=pace) as web:
         yield web
