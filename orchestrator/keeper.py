@@ -66,14 +66,14 @@ class Keeper:
         dead: Callable[[], Iterable[Owner]] = lambda: (),
         ear: Ear | None = None,
         broker_url: str = "",
-        queue_prefix: str = "",
+        key_prefix: str = "",
         clock: Callable[[], float] = steady,
         dice: Callable[[], float] = random.random,
     ) -> None:
         self._journal = journal
         self._label, self._worker, self._digest, self._beats = label, worker, digest, beats
         self._dead = dead
-        self._ear, self._broker_url, self._queue_prefix = ear, broker_url, queue_prefix
+        self._ear, self._broker_url, self._key_prefix = ear, broker_url, key_prefix
         self._clock, self._dice = clock, dice
         self._bell, self._stopped = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -241,7 +241,7 @@ class Keeper:
     def _wakes_grow_old(self, journal: Journal, now_ms: int) -> bool:
         broker = connect(self._broker_url, timeout=1.0)
         try:
-            oldest_ms = journal.oldest_wake_ms(broker, self._label, self._queue_prefix)
+            oldest_ms = journal.oldest_wake_ms(broker, self._label, self._key_prefix)
         finally:
             broker.close()
         return oldest_ms is not None and now_ms - oldest_ms > DEAF_SECONDS * 1000

@@ -12,7 +12,6 @@ from orchestrator import world
 from orchestrator.agent import App
 from orchestrator.config import Settings, from_environment
 from orchestrator.engine import Engine
-from orchestrator.envelope import QUEUE_PREFIX
 from orchestrator.ports import Wake
 from orchestrator.wake import AtomicWake
 from tasks.wake import PublishedWake
@@ -90,11 +89,6 @@ class Here:
     def key_prefix(self) -> str:
         """What Celery's redis transport puts before every key of the broker."""
         return str((self.celery.conf.broker_transport_options or {}).get("global_keyprefix", ""))
-
-    @property
-    def queue_prefix(self) -> str:
-        """What stands before a label in the broker's keys."""
-        return self.key_prefix + QUEUE_PREFIX
 
     def _wake(self, settings: Settings) -> Wake:
         if not world.announces_itself(settings):

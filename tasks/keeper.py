@@ -158,7 +158,7 @@ class KeeperStep(bootsteps.StartStopStep):
             dead=self._children.dead,
             ear=ConsumerEar(worker, queue, self.ending),
             broker_url=self._here.broker_url(),
-            queue_prefix=self._here.queue_prefix,
+            key_prefix=self._here.key_prefix,
         )
         # Celery's signals and not our methods alone: a solo pool is inside a task when the signal to end comes.
         signals.worker_shutting_down.connect(self._told_to_end, weak=False)

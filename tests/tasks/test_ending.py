@@ -63,7 +63,9 @@ def test_a_tool_that_cannot_be_stopped_does_not_keep_the_worker(
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=" ".join)
-@pytest.mark.parametrize("signals", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGQUIT,)])
+@pytest.mark.parametrize(
+    "signals", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGQUIT,)]
+)
 def test_a_second_signal_ends_it_at_once(
     signals: tuple[int, ...], pool: tuple[str, ...], start: StartWorker, desk: Desk, folder: Path
 ) -> None:

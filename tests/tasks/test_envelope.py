@@ -16,11 +16,11 @@ from celery import Celery
 
 import tasks
 from orchestrator.envelope import RESUME, STEP, TASKS, fill, queue_name, template
+from tasks.steps import register
+from tasks.worker import Orchestrator
 from tests.servers import wait_for
 from tests.tasks.conftest import Desk, StartWorker
 from tests.tasks.workers import environment
-from tasks.steps import register
-from tasks.worker import Orchestrator
 
 SESSION = "ses_01M8PDT0000000000000000000AB"
 

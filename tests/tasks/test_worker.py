@@ -63,7 +63,9 @@ def test_workers_of_a_deployment_listen_to_its_queue_only(start: StartWorker, cl
     assert [key.decode().split("|")[0] for key in client.hkeys("orc:workers")] == ["blue"]
 
 
-def test_what_the_environment_says_about_other_celery_apps_does_not_reach_us(url: str, tmp_path: Path, desk: Desk) -> None:
+def test_what_the_environment_says_about_other_celery_apps_does_not_reach_us(
+    url: str, tmp_path: Path, desk: Desk
+) -> None:
     env = {**environment(url), "CELERY_BROKER_URL": f"redis://127.0.0.1:{free_port()}/0"}
     process = Process(celery("worker"), env, tmp_path / "log")
     try:
@@ -72,7 +74,9 @@ def test_what_the_environment_says_about_other_celery_apps_does_not_reach_us(url
         process.stop()
 
 
-def test_a_task_that_raises_is_told_with_its_session_and_ends_nothing(start: StartWorker, desk: Desk, client: "redis.Redis") -> None:
+def test_a_task_that_raises_is_told_with_its_session_and_ends_nothing(
+    start: StartWorker, desk: Desk, client: "redis.Redis"
+) -> None:
     process = start()
     broken, sound = desk.say("hello"), ""
     desk.wait(broken)
@@ -91,7 +95,14 @@ def test_a_wake_for_no_session_is_harmless(start: StartWorker, desk: Desk, clien
 
     process = start()
     for number in range(3):
-        text = fill(template(STEP), session="ses_01M8PDT0000000000000000000AB", key="x", queue="orc.default", number=number, at_ms=1)
+        text = fill(
+            template(STEP),
+            session="ses_01M8PDT0000000000000000000AB",
+            key="x",
+            queue="orc.default",
+            number=number,
+            at_ms=1,
+        )
         client.lpush("orc.default", text)
     desk.wait(desk.say("hello"))
     assert process.running
@@ -142,9 +153,9 @@ def test_what_nobody_could_publish_is_rung_by_the_keeper(start: StartWorker, mak
 
 def elsewhere(url: str, broker_url: str) -> Desk:
     """A desk of a process that publishes to a broker of its own."""
+    from tasks.steps import register
     from tasks.wake import PublishedWake
     from tasks.worker import Orchestrator
-    from tasks.steps import register
 
     celery_app = Orchestrator("web", set_as_current=False)
     celery_app.config_from_object("celeryconfig")
@@ -172,7 +183,11 @@ def test_a_broker_that_hangs_holds_nobody_up_for_two_seconds(make_server: MakeSe
 
 @pytest.mark.parametrize(
     ("app_name", "said"),
-    [("", "ORCHESTRATOR_APP is not set"), ("no.such:app", "there is no module"), ("tests.tasks.shop:nothing", "has no 'nothing'")],
+    [
+        ("", "ORCHESTRATOR_APP is not set"),
+        ("no.such:app", "there is no module"),
+        ("tests.tasks.shop:nothing", "has no 'nothing'"),
+    ],
 )
 def test_a_worker_without_its_app_says_so_in_one_line(app_name: str, said: str, url: str, tmp_path: Path) -> None:
     process = Process(celery("worker"), environment(url, app_name), tmp_path / "log")
