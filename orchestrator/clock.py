@@ -27,7 +27,8 @@ class RedisClock:
     def now(self) -> Millis:
         """Milliseconds as Redis has them. Asks Redis once, at the first call."""
         if self._offset_ms is None:
-            self.heard(self._ask())
+            asked_at = steady()
+            self.heard(self._ask(), asked_at)
         assert self._offset_ms is not None
         return Millis(int(steady() * 1000 + self._offset_ms))
 
@@ -35,9 +36,15 @@ class RedisClock:
         """Seconds of this process's own clock."""
         return steady()
 
-    def heard(self, at: Millis) -> None:
-        """An answer of Redis said what time it is there."""
-        self._offset_ms = at - steady() * 1000
+    def heard(self, at: Millis, asked_at: float) -> None:
+        """An answer of Redis said what time it is there; it was asked at `asked_at` of our steady clock.
+
+        Redis read its clock somewhere between the question and now: the difference of the clocks is moved no further than it
+        must be to lie in between. A late answer teaches little, a clock that was set is followed.
+        """
+        least, most = at - steady() * 1000, at + 1 - asked_at * 1000
+        known = self._offset_ms
+        self._offset_ms = (least + most) / 2 if known is None else min(max(known, least), most)
 
 
 def iso(at: Millis) -> str:

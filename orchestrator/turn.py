@@ -109,7 +109,7 @@ def _carry_on(process: Process, session: SessionId, token: Token, may_be_alone: 
             return Carried("away")
         if isinstance(answer, Refused):
             return Carried(answer.why)
-        process.clock.heard(answer.at)
+        process.clock.heard(answer.at, asked_at)
         owned = Owned(session, token, answer, process.settings.lease_seconds, asked_at, process.clock.now)
         if process.draining.is_set():
             repeat(process, lambda: process.journal.release(session, token, _what(owned)))  # noqa: B023  # called at once

@@ -43,11 +43,10 @@ local function look(key, shard, session)
     return redis.call('ZADD', key, whole(ms + grace_ms), session)
   end
   local what = h[10] ~= '' and h[10] or h[5]
-  local wait = tonumber(grace_ms)
-  if template == '' then
-    local rings = redis.call('HINCRBY', hash, 'rings', 1)
-    wait = math.min(wait * 2 ^ (rings - 1), 60000)
-  end
+  local rings = redis.call('HINCRBY', hash, 'rings', 1)
+  -- Without numbers we back off, we may be ringing in vain. With them a wake is known to be out of its queue: one that is lost
+  -- twice in a row is missed sooner than the first.
+  local wait = template == '' and math.min(grace_ms * 2 ^ (rings - 1), 60000) or math.min(grace_ms, grace_ms / 4 * 2 ^ (rings - 1))
   redis.call('ZADD', key, whole(ms + wait), session)
   taken = taken + 1
   if ring(hash, h[8], session, what, ms) == 1 then

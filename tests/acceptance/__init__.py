@@ -1,0 +1,1 @@
+"""The processes fit together: real workers, a real Redis, a stand-in provider, and somebody who kills them."""

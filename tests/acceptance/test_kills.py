@@ -1,0 +1,183 @@
+"""Workers die in the middle, again and again; queues are deleted; Redis restarts; one tool is poison. Nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.system import System, nothing_happened_twice, running, seconds, streams_are_whole
+from tests.conftest import MakeServer
+from tests.servers import wait_for
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.timeout(420)]
+
+
+@pytest.fixture
+def system(make_server: MakeServer, tmp_path: Path) -> Iterator[System]:
+    with running(System(make_server("valkey", appendonly=True), tmp_path)) as made:
+        yield made
+
+
+class Every:
+    """Does something again and again, beside the test."""
+
+    def __init__(self, pause: float, act: Callable[[], None]) -> None:
+        self._stop = threading.Event()
+        self.failed: list[BaseException] = []
+
+        def run() -> None:
+            while not self._stop.wait(pause):
+                try:
+                    act()
+                except BaseException as broken:
+                    self.failed.append(broken)
+                    return
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert not self.failed, self.failed
+
+
+def test_fifty_turns_survive_thirty_killed_workers(system: System) -> None:
+    system.start_model("--call-seconds", "0.3")
+    system.start_workers(3, "-c", "16")
+    killed: list[int] = []
+
+    def kill() -> None:
+        for pid in system.owners():
+            if pid not in killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+                return
+
+    began = time.monotonic()
+    killer = Every(2.0, kill)
+    sessions = []
+    for number in itertools.count():
+        if len(killed) >= 30 and number >= 50:
+            break
+        assert time.monotonic() - began < 150, f"only {len(killed)} kills"
+        sessions.append(system.begin(f"steps=5 tool=work #{number}"))
+        time.sleep(0.4 if len(killed) >= 30 else 1.2)
+    killer.stop()
+    wait_for(lambda: system.all_quiet(sessions), 180 - (time.monotonic() - began), what="all turns to end")
+    took = time.monotonic() - began
+
+    assert len(killed) >= 30
+    assert all(system.outcomes(session) == ["turn.completed"] for session in sessions)
+    nothing_happened_twice(system, sessions)
+    streams_are_whole(system, sessions)
+    print(f"{len(sessions)} turns, {len(killed)} kills, {took:.0f} s")
+
+
+def test_deleted_queues_cost_seconds_and_nothing_else(system: System) -> None:
+    system.start_model()
+    system.start_workers(3, "-c", "16")
+    client = system.engine.journal.client
+    destroyed = 0
+    sessions = [system.begin(f"steps=5 tool=work #{number}") for number in range(50)]
+    wait_for(lambda: system.all_quiet(sessions), 60, what="the first turns to end")
+
+    said_at: dict[str, float] = {}
+    number = itertools.count(1000)
+    until = time.monotonic() + 150
+    while destroyed < 200:
+        assert time.monotonic() < until, f"only {destroyed} wakes destroyed"
+        quiet = [session for session in sessions if system.all_quiet([session])][:20]
+        for session in quiet:
+            text = f"steps=5 tool=work #{next(number)}"
+            from tests.acceptance.system import said
+
+            system.engine.deliver(session, said(text))
+            said_at[text] = time.time()
+        pipe = client.pipeline(transaction=True)
+        pipe.llen("orc.default")
+        pipe.delete("orc.default")
+        destroyed += pipe.execute()[0]
+        time.sleep(0.1)
+    wait_for(lambda: system.all_quiet(sessions), 60, what="all turns to end")
+
+    assert destroyed >= 200
+    assert all(set(system.outcomes(session)) == {"turn.completed"} for session in sessions)
+    nothing_happened_twice(system, sessions)
+    streams_are_whole(system, sessions)
+    stall = longest_stall(system, sessions, said_at)
+    print(f"{destroyed} wakes destroyed, {len(said_at)} turns, longest stall {stall:.2f} s")
+    assert stall <= 2 + 0.25 + 1
+
+
+def longest_stall(system: System, sessions: list[str], said_at: dict[str, float]) -> float:
+    """The longest time in which a session had something to do and nobody did it: message to turn, step to step."""
+    starts = {line["key"]: line["at"] for line in reversed(system.tools()) if line["event"] == "start"}
+    asked: dict[tuple[str, int], float] = {}
+    for call in system.model_calls():
+        asked.setdefault((call["user"], call["step"]), call["at"])
+    del starts
+    longest = 0.0
+    for session in sessions:
+        text = ""
+        for event in system.events(session):  # type: ignore[arg-type]  # ids are texts
+            match event["type"]:
+                case "message.received":
+                    text = event["data"]["message"]
+                    longest = max(longest, seconds(event) - said_at.get(text, seconds(event)))
+                case "step.started" if (text, event["data"]["stepIndex"]) in asked:
+                    longest = max(longest, asked[text, event["data"]["stepIndex"]] - seconds(event))
+                case _:
+                    pass
+    return longest
+
+
+def test_redis_restarts_twice_and_everything_goes_on(system: System) -> None:
+    system.start_model("--call-seconds", "0.2")
+    system.start_workers(3, "-c", "16")
+    sessions = []
+    for number in range(50):
+        if number in (15, 35):
+            system.server.restart()
+        text = f"steps=5 tool=work #{number}"
+        sessions.append(wait_for(lambda text=text: begin_or_none(system, text), 20, what="Redis to take a message"))
+        time.sleep(0.1)
+    wait_for(lambda: system.all_quiet(sessions), 120, what="all turns to end")
+
+    assert all(system.outcomes(session) == ["turn.completed"] for session in sessions)
+    nothing_happened_twice(system, sessions)
+    streams_are_whole(system, sessions)
+
+
+def begin_or_none(system: System, text: str) -> str | None:
+    from orchestrator import JournalAway
+
+    try:
+        return system.begin(text)
+    except JournalAway:
+        return None
+
+
+def test_a_tool_that_segfaults_fails_its_own_turn_only(system: System) -> None:
+    system.start_model()
+    system.start_workers(3, "-c", "64")
+    poison = system.begin("steps=2 tool=crash #poison")
+    healthy = []
+    for number in range(50):
+        healthy.append(system.begin(f"steps=5 tool=work #{number}"))
+        time.sleep(0.2)
+    wait_for(lambda: system.all_quiet([*healthy, poison]), 180, what="all turns to end")
+
+    assert system.outcomes(poison) == ["turn.failed"]
+    failed = [event["data"] for event in system.events(poison) if event["type"] == "turn.failed"]
+    assert failed[0]["code"] == "STEP_CRASHED"
+    assert all(system.outcomes(session) == ["turn.completed"] for session in healthy)
+    nothing_happened_twice(system, healthy)
+    streams_are_whole(system, healthy)
