@@ -87,7 +87,7 @@ def test_a_message_pushed_by_a_script_is_the_filled_template(desk: Desk, client:
 
 def test_nothing_a_person_said_is_in_a_message(desk: Desk, client: "redis.Redis") -> None:
     desk.say("the secret is swordfish")
-    assert b"swordfish" not in b"".join(client.lrange("orc.default", 0, -1))
+    assert b"swordfish" not in str(client.lrange("orc.default", 0, -1)).encode()
 
 
 def test_workers_take_it_and_tell_about_it_under_our_name(

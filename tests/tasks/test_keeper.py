@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 import redis
@@ -120,7 +121,7 @@ def test_two_keepers_ring_once(keep: MakeKeeper, journal: Journal, clock: Time, 
     client.delete(QUEUE)
     clock.passes(2.0)
     rung: list[int] = []
-    threads = [threading.Thread(target=lambda keeper=keeper: rung.append(keeper.tick())) for keeper in keepers]  # type: ignore[misc]
+    threads = [threading.Thread(target=lambda keeper=keeper: rung.append(keeper.tick())) for keeper in keepers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -366,7 +367,7 @@ def test_deltas_of_a_step_closed_ten_minutes_ago_become_stubs(
     session = stream(journal, clock, client, lines)
     keep().tick()
     keys = journal.keys(session)
-    stored = client.lrange(keys.evt, 0, -1)
+    stored = cast("list[bytes]", client.lrange(keys.evt, 0, -1))
     assert len(stored) == len(lines)
     assert all(len(text) < 40 for text in stored[1:-1])
     assert (stored[0], stored[-1]) == (lines[0], lines[-1])

@@ -1,11 +1,13 @@
 """Workers by the plain command line: lean, on every pool, through a broker's restart, with a broker elsewhere."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 import redis
 
 from orchestrator.config import Settings
+from orchestrator.core.delivery import Body, Part
 from orchestrator.engine import Engine
 from tests.conftest import MakeServer
 from tests.servers import free_port, wait_for
@@ -60,7 +62,7 @@ def test_workers_of_a_deployment_listen_to_its_queue_only(start: StartWorker, cl
     assert "orc.blue" in process.log
     assert "orc.default" not in process.log
     wait_for(lambda: client.hkeys("orc:workers"))
-    assert [key.decode().split("|")[0] for key in client.hkeys("orc:workers")] == ["blue"]
+    assert [key.split(b"|")[0] for key in cast("list[bytes]", client.hkeys("orc:workers"))] == [b"blue"]
 
 
 def test_what_the_environment_says_about_other_celery_apps_does_not_reach_us(
@@ -81,8 +83,6 @@ def test_a_task_that_raises_is_told_with_its_session_and_ends_nothing(
     broken, sound = desk.say("hello"), ""
     desk.wait(broken)
     client.set(desk.engine.journal.keys(broken).snapshot, b"\xff\xff no snapshot")
-    from tests.tasks.conftest import Body, Part
-
     desk.engine.deliver(broken, Body((Part("text", "again"),)))
     process.says(f"{broken}")
     sound = desk.say("hello")
@@ -136,7 +136,7 @@ def test_with_a_broker_elsewhere_steps_and_messages_are_published(
     session = desk.say(f"note {folder} 0")
     desk.wait(session)
     with redis.Redis.from_url(broker.url) as client:
-        assert {key for key in client.scan_iter("_kombu.binding.orc*")} == set()
+        assert not list(client.scan_iter("_kombu.binding.orc*"))
     with redis.Redis.from_url(url) as client:
         assert client.llen("orc.default") == 0
 
