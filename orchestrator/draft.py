@@ -232,12 +232,22 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
     """What has happened, what the heads mean now, and what follows, up to the end of a turn."""
     made = Draft(ground, ground.snapshot)
     turn = ground.snapshot.turn
+    waiting = sorted((head for head in heads if understands(head)), key=lambda head: head.n)
+    # First of all: nothing else may take the places of events that the store has lost and somebody has seen.
+    for one in given:
+        if isinstance(one.fact, TailLost):
+            made.add(one.fact)
+    reports = [head for head in waiting if head.envelope.kind == "tail_seen"]
+    furthest = max(reports, key=lambda head: int(head.envelope.guard), default=None)
+    if furthest and isinstance(lost := judge(made.snapshot, furthest, _scene(made)), TailLost):
+        made.add(lost)
+        waiting.remove(furthest)
     if loose is not None and turn is not None:
         made.say(events.superseded(turn, loose.begin, loose.end), turn.deliveries)
     for one in given:
-        made.add(one.fact, one.bodies, one.answer)
+        if not isinstance(one.fact, TailLost):
+            made.add(one.fact, one.bodies, one.answer)
     failure = next((one.bodies for one in reversed(given) if one.bodies.failure), NO_BODIES)
-    waiting = sorted((head for head in heads if understands(head)), key=lambda head: head.n)
     while waiting:
         if made.ended_turn:
             break

@@ -73,7 +73,8 @@ def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
         case TurnSettled():
             return turns.settle(snapshot)
         case TailLost():
-            return replace(snapshot, judged=max(snapshot.judged, fact.n)) if fact.delivery else snapshot
+            # Its report is taken out of turn: what came in before it has not been judged yet.
+            return snapshot
         case _:
             assert_never(fact)
 
