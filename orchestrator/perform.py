@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from orchestrator.core import codec
 from orchestrator.core.event import Outcome, encode
 from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Call
@@ -26,6 +27,8 @@ from orchestrator.tool import Fatal, Retry, Tool, ToolContext
 
 RESULT_LIMIT = 1024 * 1024
 """Bytes of JSON that one tool result may have."""
+RESULT_DEPTH = codec.MAX_DEPTH - 8
+"""How deep it may be nested: a record has some levels of its own, and must be readable after a crash."""
 Mailbox = SimpleQueue[object]
 Say = Callable[[str, str], None]
 
@@ -223,6 +226,8 @@ def plain_json(value: object) -> object:
             f"The tool's result ({type(value).__name__}) cannot be stored as JSON: {str(broken)[:200]}. "
             "Return text, numbers, lists, dicts, dataclasses or pydantic models."
         ) from broken
+    if codec.too_deep(plain, RESULT_DEPTH):
+        raise ValueError(f"The tool's result is nested deeper than {RESULT_DEPTH}. Return something flatter.")
     if size > RESULT_LIMIT:
         raise ValueError(f"The tool's result has {size} bytes as JSON; the limit is {RESULT_LIMIT}. Return less.")
     return plain

@@ -97,6 +97,8 @@ def pack_value(value: object) -> bytes:
         raise Unstorable(f"{type(value).__name__} ({broken})") from broken
     if len(packed) > MAX_BYTES:
         raise Unstorable(f"{type(value).__name__} of {len(packed)} bytes")
+    if too_deep(value):
+        raise Unstorable(f"{type(value).__name__} nested deeper than {MAX_DEPTH}")
     return packed
 
 
@@ -110,19 +112,20 @@ def unpack_value(data: bytes) -> object:
         raise
     except Exception as broken:
         raise Unreadable(str(broken) or type(broken).__name__) from broken
-    _look_deep(value, MAX_DEPTH)
+    if too_deep(value):
+        raise Unreadable(f"nested deeper than {MAX_DEPTH}")
     return cast(object, value)
 
 
-def _look_deep(value: object, left: int) -> None:
-    if not left:
-        raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+def too_deep(value: object, limit: int = MAX_DEPTH) -> bool:
+    """Whether a value is nested deeper than what can be read."""
+    if not limit:
+        return True
     if isinstance(value, dict):
-        for one in value.values():
-            _look_deep(one, left - 1)
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        for one in value:
-            _look_deep(one, left - 1)
+        return any(too_deep(one, limit - 1) for one in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(too_deep(one, limit - 1) for one in value)
+    return False
 
 
 # Our dataclasses -------------------------------------------------------------------------------------------------------
@@ -141,6 +144,27 @@ def _checked(kind: type | tuple[type, ...]) -> Decoder:
     return check
 
 
+def _one_of(cases: tuple[Any, ...]) -> Decoder:
+    check = _checked(tuple({type(case) for case in cases}))
+
+    def pick(value: Any) -> Any:
+        if check(value) not in cases:
+            raise Unreadable(f"{value!r} is none of {cases}")
+        return value
+
+    return pick
+
+
+def _member(declared: type[Enum]) -> Decoder:
+    def pick(value: Any) -> Any:
+        try:
+            return declared(value)
+        except ValueError as unknown:
+            raise Unreadable(str(unknown)) from unknown
+
+    return pick
+
+
 @cache
 def _coder(declared: Any) -> tuple[Encoder, Decoder]:
     """How values of a declared type are written and read."""
@@ -152,7 +176,7 @@ def _coder(declared: Any) -> tuple[Encoder, Decoder]:
     if declared is float:
         return _same, _checked((float, int))
     if origin is typing.Literal:
-        return _same, _checked(tuple({type(arg) for arg in get_args(declared)}))
+        return _same, _one_of(get_args(declared))
     if origin is tuple:
         (of, rest) = get_args(declared)
         assert rest is Ellipsis
@@ -165,7 +189,7 @@ def _coder(declared: Any) -> tuple[Encoder, Decoder]:
     if origin is types.UnionType or origin is typing.Union:
         return _union(get_args(declared))
     if isinstance(declared, type) and issubclass(declared, Enum):
-        return (lambda value: value.value), declared
+        return (lambda value: value.value), _member(declared)
     if isinstance(declared, type) and dataclasses.is_dataclass(declared):
         return _fields(declared)
     if origin is not None and issubclass(origin, Mapping):
@@ -224,10 +248,21 @@ def _fields(cls: type) -> tuple[Encoder, Decoder]:
     return encode, decode
 
 
+def _written(fields: object) -> bytes:
+    # As strict as for free values: what a newer version has put into `extra` goes back as it came, a tuple as a tuple.
+    return cast(bytes, msgpack.packb(fields, default=_plain, strict_types=True))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return str.__str__(value)  # a name that somebody gave as a subclass
+    return _ext(value)
+
+
 def pack(value: object) -> bytes:
     """One of our dataclasses as bytes."""
     write, _ = _coder(cast(Any, type(value)))
-    return cast(bytes, msgpack.packb(write(value), default=_ext))
+    return _written(write(value))
 
 
 def unpack(cls: type[T], data: bytes) -> T:
@@ -244,7 +279,7 @@ FACTS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(facts.Fac
 def pack_fact(fact: facts.Fact) -> bytes:
     """A fact as bytes: its name and its fields."""
     write, _ = _coder(cast(Any, type(fact)))
-    return cast(bytes, msgpack.packb([type(fact).__name__, write(fact)], default=_ext))
+    return _written([type(fact).__name__, write(fact)])
 
 
 def unpack_fact(data: bytes) -> facts.Fact:
@@ -264,7 +299,7 @@ UPCASTERS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
     """A snapshot as bytes, at most 64 KiB."""
-    packed = cast(bytes, msgpack.packb({"v": VERSION, **cast("dict[str, object]", _coder(Snapshot)[0](snapshot))}))
+    packed = _written({"v": VERSION, **cast("dict[str, object]", _coder(Snapshot)[0](snapshot))})
     if len(packed) > SNAPSHOT_LIMIT:
         raise Unstorable(f"snapshot of {len(packed)} bytes")
     return packed
