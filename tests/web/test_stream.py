@@ -379,6 +379,9 @@ def test_a_lost_tail_is_reported_once_with_what_was_served(
         wait_for(lambda: reader.beats >= 2, 5)
         cut(3)
         wait_for(lambda: reports(engine, hand.session) == ["5"], 5)
+        beats = reader.beats
+        wait_for(lambda: reader.beats >= beats + 2, 5)  # and looks again meanwhile
+        assert reports(engine, hand.session) == ["5"]
         hand.said(3)  # its owner fills what is missing, and goes on
         reader.until([0, 1, 2, 3, 4, 5])
     assert reports(engine, hand.session) == ["5"]
