@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 BEYOND_SECONDS = 4.0
 """How long after the grace Celery has to end by itself. The engine's own drain may take three of them."""
 LOOK_SECONDS = 0.1
+GOODBYE_SECONDS = 0.8
 RESULT_SECONDS = 0.2
 """How long a child has to hand its last result to its parent."""
 
@@ -86,8 +87,10 @@ class Ending:
 
     def now(self) -> None:
         """End this process. What its children still run ends with it."""
-        with suppress(Exception):
-            self._goodbye()
+        # A journal that hangs may not hold us.
+        leaving = threading.Thread(target=self._goodbye, daemon=True)
+        leaving.start()
+        leaving.join(GOODBYE_SECONDS)
         for pid in self._children():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any
 
 from celery import Celery, _find_option_with_arg
 from celery.apps.worker import Worker
+from celery.exceptions import SecurityWarning
 from kombu import Queue
 
 from orchestrator.config import from_environment
@@ -47,6 +49,8 @@ class LeanWorker(Worker):
         except OrchestratorError as wrong:
             print(wrong, file=sys.stderr)
             sys.exit(2)
+        # It warns root of pickled messages, and we accept none.
+        warnings.filterwarnings("ignore", category=SecurityWarning)
         super().on_before_init(quiet=quiet, **options)
 
     def install_platform_tweaks(self, worker: Any) -> None:

@@ -1,5 +1,6 @@
 """Workers by the plain command line: lean, on every pool, through a broker's restart, with a broker elsewhere."""
 
+import signal
 from pathlib import Path
 from typing import cast
 
@@ -194,3 +195,17 @@ def test_a_worker_without_its_app_says_so_in_one_line(app_name: str, said: str, 
     assert process.ends() == 2
     assert said in process.log
     assert "Traceback" not in process.log
+
+
+@pytest.mark.parametrize("pool", [(), ("-P", "prefork", "-c", "2"), ("-P", "solo")], ids=" ".join)
+def test_a_consumer_can_be_connected_anew_and_a_worker_given_up(
+    pool: tuple[str, ...], start: StartWorker, desk: Desk, client: "redis.Redis"
+) -> None:
+    process = start(*pool, app="tests.tasks.deaf:app")
+    desk.wait(desk.say("hello"))
+    process.signal(signal.SIGUSR2)
+    process.says("nothing was heard on this connection")
+    desk.wait(desk.say("hello"))
+    process.signal(signal.SIGUSR2)
+    assert process.ends(10) == 75
+    assert client.hkeys("orc:workers") == []

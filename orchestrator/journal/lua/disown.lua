@@ -7,11 +7,13 @@
 -- ARGV now session whose fault grace_ms template wakes queue broker_db journal_db what
 -- Returns {'done', ring} | {'superseded', 0} | {'gone', 0}
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'token', 'deployment', 'lease', 'left')
+local h = redis.call('HMGET', own, 'token', 'deployment', 'lease', 'left', 'attempt_key', 'turn')
 if not h[1] then return {'gone', 0} end
 if h[1] == '' or whose == '' or string.sub(h[1], 1, #whose) ~= whose then return {'superseded', 0} end
 if h[4] == h[1] then return {'done', 0} end
 redis.call('HSET', own, 'lease', whole(math.min(ms, tonumber(h[3]))), 'left', h[1])
 if fault == '1' then redis.call('HINCRBY', own, 'faults', 1) end
 redis.call('ZADD', due, whole(ms + grace_ms), session)
-return {'done', ring(own, h[2], session, what, ms)}
+-- The keeper knows a session and a dead process, and not what for.
+local about = what ~= '' and what or h[5] ~= '' and h[5] or h[6]
+return {'done', ring(own, h[2], session, about, ms)}
