@@ -277,14 +277,25 @@ def test_numbers_go_on_where_they_were(hand: Hand) -> None:
     assert [*numbers, hand.deliver(session).n] == [2, 3, 4, 5]
 
 
-def test_a_new_client_raises_what_a_worker_must_be_able_to_read(hand: Hand) -> None:
+def test_a_new_client_raises_what_a_worker_must_be_able_to_read(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     session = hand.create()
-    hand.client.hset(hand.journal.keys(session).own, "reads", 0)
-    hand.deliver(session)
-    assert hand.fields(session)["reads"] == "1"
-    hand.client.hset(hand.journal.keys(session).own, "reads", 10)
-    hand.deliver(session)
-    assert hand.fields(session)["reads"] == "10", "9 and 10 are numbers, not texts"
+    for reads, needed in ((9, "9"), (10, "10"), (9, "10")):  # numbers, not texts
+        monkeypatch.setattr("orchestrator.journal.journal.READS", reads)
+        hand.deliver(session)
+        assert hand.fields(session)["reads"] == needed
+
+
+def test_what_nobody_has_read_yet_still_needs_who_can_read_it(hand: Hand) -> None:
+    owner = hand.owner(hand.asked())
+    owner.use(owner.granted.heads[0].id)
+    hand.deliver(owner.session)
+    hand.client.hset(hand.journal.keys(owner.session).own, "reads", 10)  # the sender was of a newer version
+    owner.commit(reads=9)
+    assert hand.fields(owner.session)["reads"] == "10"
+    owner.commit(reads=11)
+    assert hand.fields(owner.session)["reads"] == "11"
+    owner.commit(reads=9, judged=2)
+    assert hand.fields(owner.session)["reads"] == "9"
 
 
 def test_the_servers_clock_is_asked_where_no_other_is_given(hand: Hand) -> None:

@@ -129,6 +129,20 @@ def test_a_wake_that_is_lost_twice_is_missed_sooner(hand: Hand) -> None:
     assert hand.fields(session)["rings"] == "0"
 
 
+def test_a_wake_that_nobody_ever_heard_does_not_silence_the_session(hand: Hand) -> None:
+    owner = busy(hand)
+    hand.journal.disown(owner.session, owner.token)
+    owner.commit(mode="park", turn=None)  # it was alive after all
+    hand.client.delete(QUEUE)
+    assert rung(hand, owner.session) > 0
+    hand.later(60_000)
+    look(hand)
+    hand.deliver(owner.session)
+    assert hand.due_at(owner.session) == 2_000
+    hand.later(2_000)
+    assert look(hand) == 1
+
+
 def test_numbers_are_compared_as_numbers(hand: Hand) -> None:
     hand.client.hset("orc:wakes", QUEUE, 8)
     first, second = hand.asked(), hand.asked()

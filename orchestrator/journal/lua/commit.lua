@@ -8,7 +8,7 @@
 -- conditional = 1: refuse the whole if a cancel is above `judged`. The lists follow in the order of their counts; records and state are pairs.
 -- Returns {'done', now, n, ring, kept, heads} | {'landed', now, n, ring, kept, heads} | {'behind', seq, events} | {'superseded'} | {'news', heads} | {'gone'}
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'last_commit', 'token', 'seq', 'events', 'gen', 'rows', 'cancel_n', 'n', 'deployment', 'fact_base', 'waiting')
+local h = redis.call('HMGET', own, 'last_commit', 'token', 'seq', 'events', 'gen', 'rows', 'cancel_n', 'n', 'deployment', 'fact_base', 'waiting', 'reads')
 if not h[2] then return {'gone'} end
 local above = turn == '' and '0' or judged
 local unjudged = redis.call('ZRANGEBYSCORE', inbox, '(' .. judged, '+inf', 'LIMIT', 0, 1)[1]
@@ -47,9 +47,11 @@ if tonumber(fact_base) > tonumber(h[10]) then
   redis.call('LTRIM', fact, tonumber(fact_base) - tonumber(h[10]), -1)
 end
 redis.call('SET', snapshot, text)
+-- What is unread may be of a newer version than its owner.
+local needs = unjudged and math.max(tonumber(reads), tonumber(h[12])) or reads
 local events_now = tonumber(events) + tonumber(n_events)
 local fields = {'last_commit', commit, 'seq', tonumber(seq) + tonumber(n_facts), 'events', events_now, 'rows', tonumber(rows) + tonumber(n_rows),
-  'judged', judged, 'turn', turn, 'work', work, 'next_timer', next_timer, 'reads', reads, 'attempt_key', attempt_key, 'fact_base', fact_base}
+  'judged', judged, 'turn', turn, 'work', work, 'next_timer', next_timer, 'reads', needs, 'attempt_key', attempt_key, 'fact_base', fact_base}
 local function also(name, value) fields[#fields + 1] = name fields[#fields + 1] = value end
 if last_row ~= '' then also('last_row', last_row) end
 if used ~= '0' then also('waiting', tonumber(h[11]) - tonumber(used)) end
