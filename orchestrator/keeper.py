@@ -77,7 +77,7 @@ class Keeper:
         self._clock, self._dice = clock, dice
         self._bell, self._stopped = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock, self._leaving = threading.Lock(), threading.Lock()
         self._told_dead: list[Owner] = []
         self._last: tuple[float, float] | None = None
         self._paused_until = float("-inf")
@@ -94,19 +94,20 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="orchestrator-keeper", daemon=True)
         self._thread.start()
 
-    def stop(self, timeout: float = 2.0) -> None:
-        """Look no more, and say that this worker has left. Never raises."""
+    def stop(self, timeout: float = 0.5) -> None:
+        """Look no more, and say that this worker has left; done when it returns, whoever else has called. Never raises."""
         self._stopped.set()
         self._bell.set()
-        thread, self._thread = self._thread, None
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
-        if self._beats:
-            self._beats = False
-            try:
-                self._journal().heartbeat(self._label, self._worker, digest=self._digest, leave=True)
-            except Exception as away:  # it is noticed all the same, 15 seconds later
-                log.info("could not say goodbye: %s", away)
+        with self._leaving:
+            thread, self._thread = self._thread, None
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(timeout)
+            if self._beats:
+                self._beats = False
+                try:
+                    self._journal().heartbeat(self._label, self._worker, digest=self._digest, leave=True)
+                except Exception as away:  # it is noticed all the same, 15 seconds later
+                    log.info("could not say goodbye: %s", away)
 
     def lost(self, session: SessionId, whose: str) -> None:
         """A process is known to have died while it carried a session: the next tick, at once, ends its lease."""

@@ -18,10 +18,10 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-BEYOND_SECONDS = 4.0
+BEYOND_SECONDS = 3.5
 """How long after the grace Celery has to end by itself. The engine's own drain may take three of them."""
 LOOK_SECONDS = 0.1
-GOODBYE_SECONDS = 0.8
+GOODBYE_SECONDS = 1.5
 RESULT_SECONDS = 0.2
 """How long a child has to hand its last result to its parent."""
 
