@@ -213,7 +213,7 @@ def start(stage: Stage) -> tuple[Web, dict[int, str]]:
     """Start everything and wait until it is there. Returns the API, and the workers' names by process id."""
     stage.say("starting a Valkey, gunicorn and two Celery workers")
     local.resolve(f"local:{stage.journal}")
-    stage.start("web", "gunicorn", "-c", "python:web.gunicorn", "web:create_app()")
+    stage.start("web", "gunicorn", "-c", "python:web.gunicorn", "--no-control-socket", "web:create_app()")
     workers = {
         stage.start(
             f"worker-{name}", "celery", "-A", "tasks", "worker", "--pool", "threads", "-c", "4",
