@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.core.event import Outcome
 from orchestrator.core.names import CallId
-from orchestrator.journal import Done, News, Refused
+from orchestrator.core.snapshot import Position
+from orchestrator.journal import Behind, Done, News, Refused, Superseded
 from tests.journal.test_ownership import busy
 from tests.journal.world import Hand, an_event, changed, listening
 
@@ -92,6 +95,33 @@ def test_a_park_before_something_unread_keeps_the_lease_and_writes_the_rest(hand
     assert int(fields["lease"]) == hand.now + 10_000
     assert hand.due_at(owner.session) == 10_000
     assert isinstance(owner.commit(consumed=(late.id,), used=1, judged=2), Done)
+
+
+def test_without_an_open_turn_all_that_waits_is_handed_back_together(hand: Hand) -> None:
+    owner = busy(hand)
+    hand.deliver(owner.session)
+    owner.commit(judged=2)
+    hand.deliver(owner.session)
+    during = owner.commit(mode="park", judged=2)
+    assert isinstance(during, Done)
+    assert [head.n for head in during.heads] == [3]
+    between = owner.commit(mode="park", judged=2, turn=None)
+    assert isinstance(between, Done)
+    assert [head.n for head in between.heads] == [2, 3]
+
+
+@pytest.mark.parametrize("place", ["seq", "events", "gen", "rows"])
+@pytest.mark.parametrize("believed", [9, 11])
+def test_a_commit_is_done_only_where_it_believes_to_be(hand: Hand, place: str, believed: int) -> None:
+    owner = busy(hand)
+    keys = hand.journal.keys(owner.session)
+    hand.client.hset(keys.own, mapping={"seq": 10, "events": 10, "gen": 10, "rows": 10})
+    owner.position = replace(Position(10, 10, 10, 10), **{place: believed})  # type: ignore[arg-type]  # a number
+    before = hand.everything()
+    assert owner.commit() == (Superseded() if believed < 10 else Behind(10, 10))
+    assert changed(before, hand.everything()) == set()
+    owner.position = Position(10, 10, 10, 10)
+    assert isinstance(owner.commit(), Done)
 
 
 def test_a_park_with_work_that_only_a_newer_worker_can_do_is_looked_at_again(hand: Hand) -> None:

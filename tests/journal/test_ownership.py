@@ -40,8 +40,12 @@ def test_without_an_open_turn_the_judged_are_handed_out_too(hand: Hand) -> None:
     assert [head.n for head in hand.owner(owner.session).granted.heads] == [2]
 
 
-def test_own_is_asked_with_a_clock_that_counts_the_lease_from_now(hand: Hand) -> None:
-    owner = busy(hand)
+def test_a_lease_counts_from_now_and_is_looked_at_when_it_ends(hand: Hand) -> None:
+    owner = hand.owner(hand.asked())
+    assert int(hand.fields(owner.session)["lease"]) == hand.now + 10_000
+    assert hand.due_at(owner.session) == 10_000
+    hand.later(1_000)
+    owner.commit()
     assert int(hand.fields(owner.session)["lease"]) == hand.now + 10_000
     assert hand.due_at(owner.session) == 10_000
     hand.later(3_000)
