@@ -318,6 +318,8 @@ class Driver:
                     return Carried("chained", self.steps) if done is not None else None
                 if made and self._commit(made, "keep") is None:
                     return None
+                if self._told_to_stop():
+                    return None
                 self._look_at_the_lease()
                 if isinstance(effect, CallModel):
                     self._call_model()
@@ -751,6 +753,8 @@ class Driver:
                 self._given = []
                 return False
             self._started.update(cast(CallStarted, given.fact).call for given in starts)
+            if self._told_to_stop():
+                return False
             self._look_at_the_lease()
         owned.open_stream(turn)
         for call, tool, arguments in ready:
