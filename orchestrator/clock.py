@@ -27,14 +27,18 @@ class RedisClock:
     def now(self) -> Millis:
         """Milliseconds as Redis has them. Asks Redis once, at the first call."""
         if self._offset_ms is None:
-            asked_at = steady()
-            self.heard(self._ask(), asked_at)
+            self.look()
         assert self._offset_ms is not None
         return Millis(int(steady() * 1000 + self._offset_ms))
 
     def steady(self) -> float:
         """Seconds of this process's own clock."""
         return steady()
+
+    def look(self) -> None:
+        """Ask Redis what time it is."""
+        asked_at = steady()
+        self.heard(self._ask(), asked_at)
 
     def heard(self, at: Millis, asked_at: float) -> None:
         """An answer of Redis said what time it is there; it was asked at `asked_at` of our steady clock.

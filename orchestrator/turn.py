@@ -10,6 +10,7 @@ import logging
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty
 from typing import Literal, NoReturn, TypeVar, cast
@@ -108,6 +109,10 @@ def _carry_on(process: Process, session: SessionId, token: Token, may_be_alone: 
             log.warning("%s: left for later, the journal does not answer: %s", session, away)
             return Carried("away")
         if isinstance(answer, Refused):
+            if answer.why == "stale":
+                # We asked just now, so it is the clock that was set: the next try must not be refused again.
+                with suppress(JournalAway):
+                    process.clock.look()
             return Carried(answer.why)
         process.clock.heard(answer.at, asked_at)
         owned = Owned(session, token, answer, process.settings.lease_seconds, asked_at, process.clock.now)
