@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from orchestrator.tool import Fatal, Retry, Tool, ToolContext
 
 RESULT_LIMIT = 1024 * 1024
 """Bytes of JSON that one tool result may have."""
+ERROR_LIMIT = 8_000
+"""Characters of an error's text that the model is told."""
 RESULT_DEPTH = codec.MAX_DEPTH - 8
 """How deep it may be nested: a record has some levels of its own, and must be readable after a crash."""
 Mailbox = SimpleQueue[object]
@@ -203,7 +206,7 @@ def _returned(run: object, call: Call, value: object, context: ToolContext) -> R
 def _raised(run: object, call: Call, broken: BaseException) -> Returned:
     match broken:
         case Fatal():
-            text = str(broken) or "The tool said that the turn cannot go on."
+            text = storable(str(broken)) or "The tool said that the turn cannot go on."
             return Returned(run, call.id, failed("TOOL_FATAL", text, "Fatal"), fatal=text)
         case Retry():
             return Returned(run, call.id, failed("TOOL_RETRY", str(broken), "Retry"))
@@ -216,11 +219,16 @@ def _raised(run: object, call: Call, broken: BaseException) -> Returned:
 
 def plain_json(value: object) -> object:
     """A value as JSON has it, so that what is stored is what a repeat would see. Raises `ValueError` with what to do."""
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) < RESULT_LIMIT // 4):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str) and len(value) < RESULT_LIMIT // 4:
+        return storable(value)
     try:
         plain: object = to_jsonable_python(value, inf_nan_mode="strings")
-        size = len(encode(plain))
+        text = encode(plain)
+        if (kept := storable(text)) is not text:
+            plain, text = json.loads(kept), kept
+        size = len(text.encode())
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as broken:
         raise ValueError(
             f"The tool's result ({type(value).__name__}) cannot be stored as JSON: {str(broken)[:200]}. "
@@ -233,7 +241,17 @@ def plain_json(value: object) -> object:
     return plain
 
 
+def storable(text: str) -> str:
+    """`text` as UTF-8 can hold it: Python's strings may hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 def failed(code: str, message: str, name: str = "") -> Outcome:
     """The outcome of a call that went wrong."""
+    message = storable(message if len(message) <= ERROR_LIMIT else f"{message[:ERROR_LIMIT]}…")
     error = {"code": code, "message": message, **({"name": name} if name else {})}
     return Outcome("failed", {"code": code, "message": message}, error)

@@ -263,6 +263,7 @@ class Driver:
         self._commits = itertools.count()
         self._loose = self._left_behind()
         self._asked: dict[CallId, object] = {}
+        self._headless = ""
         self._kept = process.histories.take(owned.session)
         self._history = self._remembered()
         if owned.position.events < lost_events:
@@ -367,7 +368,7 @@ class Driver:
             token=owned.token,
             scene=Scene(self.process.clock.now(), agent.name, self._model_name(agent), 0, 0),
             layer=self.process.layer,
-            pinned=lambda: self._text(agent.user_instructions),
+            pinned=self._pinned,
             load=self._load_bodies,
             outcomes=dict(self._outcomes),
         )
@@ -460,6 +461,15 @@ class Driver:
 
     def _text(self, instructions: Instructions) -> str:
         return instructions if isinstance(instructions, str) else instructions(self._session_view())
+
+    def _pinned(self) -> str:
+        """The instructions at the head of a history. Where they cannot be made, the turn that begins with them fails at its model call."""
+        try:
+            return self._text(self._the_agent().user_instructions)
+        except Exception as broken:
+            log.exception("%s: the user instructions could not be made", self.owned.session)
+            self._headless = f"user_instructions: {type(broken).__name__}: {broken}"
+            return ""
 
     def _load_bodies(self, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Body]:
         missing = [name for name in deliveries if name not in self._bodies]
@@ -575,6 +585,10 @@ class Driver:
         assert turn is not None
         agent = self._the_agent()
         run = object()
+        if self._headless:
+            self._fail_step(turn, "MODEL_CONFIG", self._headless)
+            self._headless = ""
+            return
         try:
             model = process.model(agent)
             call = ModelCall(
