@@ -19,8 +19,8 @@ import orchestrator.ids as ids
 from orchestrator.agent import Agent, Instructions
 from orchestrator.clock import steady
 from orchestrator.core import codec
-from orchestrator.core.advance import Scene, next_effect
-from orchestrator.core.delivery import Body, Head
+from orchestrator.core.advance import Scene, next_effect, understands
+from orchestrator.core.delivery import Body, Delivery, Envelope, Head
 from orchestrator.core.effect import CallModel, RunTools, Wait
 from orchestrator.core.event import AskedCall, Bodies, Outcome
 from orchestrator.core.fact import CallStarted, ModelAnswered, ModelTryFailed, StepFailed, TailLost, ToolReturned
@@ -33,7 +33,7 @@ from orchestrator.journal import Behind, Done, Gone, Granted, Mode, News, Refuse
 from orchestrator.perform import Answered, Broke, Returned, Stop, ToolRun, ask_model, failed, plain_json, run_tool
 from orchestrator.ports import Answer, ModelCall, ModelFailure, ToolBox, WrongCall
 from orchestrator.process.history import History, Messages, row_id
-from orchestrator.process.owned import Owned
+from orchestrator.process.owned import READY_SECONDS, Owned
 from orchestrator.process.shared import DRAIN, NEWS, Process
 from orchestrator.state import StateView
 from orchestrator.tool import SessionView, Tool, ToolContext
@@ -113,10 +113,12 @@ def _carry_on(process: Process, session: SessionId, token: Token, may_be_alone: 
                 # We asked just now, so it is the clock that was set: the next try must not be refused again.
                 with suppress(JournalAway):
                     process.clock.look()
+            _report_loss(process, session, lost_events)
             return Carried(answer.why)
         process.clock.heard(answer.at, asked_at)
         owned = Owned(session, token, answer, process.settings.lease_seconds, asked_at, process.clock.now)
         if process.draining.is_set():
+            _report_loss(process, session, lost_events)
             repeat(process, lambda: process.journal.release(session, token, _what(owned)))  # noqa: B023  # called at once
             return Carried("draining")
         if answer.attempt >= ALONE_FROM and not child:
@@ -128,7 +130,7 @@ def _carry_on(process: Process, session: SessionId, token: Token, may_be_alone: 
         try:
             return driver.run()
         except Rewound as rewound:
-            lost_events, instead = owned.position.events, token
+            lost_events, instead = max(lost_events, owned.position.events), token
             log.warning(
                 "%s: the store has lost its tail: %d events are left of %d",
                 session, rewound.behind.events, owned.position.events,
@@ -145,6 +147,18 @@ def _carry_on(process: Process, session: SessionId, token: Token, may_be_alone: 
             return Carried("given_back", driver.steps)
         finally:
             process.leave(owned)
+
+
+def _report_loss(process: Process, session: SessionId, events: int) -> None:
+    """Another goes on with a session whose stream we have seen `events` long: let it name what was lost."""
+    if not events:
+        return
+    at = process.clock.now()
+    seen = Delivery(ids.new_delivery(at), Envelope("tail_seen", guard=str(events), at=at))
+    try:
+        repeat(process, lambda: process.journal.deliver(session, seen), patience=OWN_PATIENCE)
+    except OrchestratorError as refused:
+        log.warning("%s: nobody could be told that it was %d events long: %s", session, events, refused)
 
 
 def _ask(process: Process, session: SessionId, token: Token, *, may_be_alone: bool, instead: str) -> Granted | Refused:
@@ -294,6 +308,8 @@ class Driver:
                 self.process.histories.put(history)
 
     def _step(self) -> Carried | None:
+        # What comes before an effect may take its time: a provider's library is loaded, a long history is read.
+        self.owned.busy_until = steady() + READY_SECONDS
         made = self._draft()
         more = bool(made.left) or made.snapshot.waiting > 0
         if made.ended_turn or made.snapshot.turn is None:
@@ -379,6 +395,8 @@ class Driver:
         owned = self.owned
         if not made and mode == "keep":
             return Done(self.process.clock.now(), owned.last_n, True, self._heads)
+        if made.ended_turn:
+            self._stop_everything()
         asked = steady()
         with owned.sending:
             # Between the flush and the commit nothing may be appended: the commit names the place it builds on.
@@ -577,6 +595,7 @@ class Driver:
         return any(
             head.envelope.kind == "cancel" and head.n > judged and turn and head.envelope.guard in ("", turn.id)
             for head in self._heads
+            if understands(head)
         )
 
     def _call_model(self) -> None:
@@ -735,7 +754,7 @@ class Driver:
         return self._hear(0.001)
 
     def _start_calls(self, turn: Turn, fresh: list[Call]) -> bool:
-        """Start calls. False when a start had to be committed and was refused because of news."""
+        """Start calls. False when a start had to be committed and news came with it: a refusal, or that the turn must stop."""
         process, owned = self.process, self.owned
         tools = {tool.name: tool for tool in self._the_agent().tools}
         toolbox = process.layer.toolbox(self._the_agent().tools)
@@ -791,7 +810,8 @@ class Driver:
         process, owned = self.process, self.owned
 
         def progress(value: object) -> None:
-            if owned.show(call.id, call.tool, _shown(value)):
+            # One that was left behind talks to nobody.
+            if not context.cancelled.is_set() and owned.show(call.id, call.tool, _shown(value)):
                 process.pump.hint(owned)
 
         context = ToolContext(

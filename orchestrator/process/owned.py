@@ -19,6 +19,9 @@ from orchestrator.core.names import CallId, Millis, SessionId, Token
 from orchestrator.core.snapshot import Position, Snapshot, Turn
 from orchestrator.journal import Appended, Behind, Gone, Granted, Superseded
 
+READY_SECONDS = 60.0
+"""How long a driver may be busy with what comes before and after an effect."""
+
 
 class Owned:
     """One owned session."""
@@ -41,7 +44,7 @@ class Owned:
         self.attempt = granted.attempt + 1
         self.lease_seconds = lease_seconds
         self.lease_until = asked_at + lease_seconds
-        self.busy_until = asked_at + lease_seconds
+        self.busy_until = asked_at + READY_SECONDS
         self.mailbox: SimpleQueue[object] = SimpleQueue()
         self.sending = threading.Lock()
         self.lost: Behind | Superseded | Gone | None = None

@@ -1,0 +1,204 @@
+"""How soon another worker goes on when one is gone, and what a frozen or leaving one may still do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.names import SessionId
+from tests.acceptance.system import System, nothing_happened_twice, running, said, streams_are_whole
+from tests.conftest import MakeServer
+from tests.servers import wait_for
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.timeout(300)]
+LEASE = 2.0
+
+
+@pytest.fixture
+def system(make_server: MakeServer, tmp_path: Path) -> Iterator[System]:
+    with running(System(make_server("valkey", appendonly=True), tmp_path, LEASE)) as made:
+        yield made
+
+
+def epoch(system: System, session: SessionId) -> int:
+    return int(system.engine.journal.client.hget(system.engine.journal.keys(session).own, "epoch") or 0)
+
+
+def working_on(system: System, *names: str) -> dict[str, int]:
+    """Sessions whose tool runs now, and the pid that runs it."""
+    running: dict[str, int] = {}
+    for line in system.tools():
+        session = line["key"].split("/")[0]
+        if line["event"] == "start":
+            running[session] = line["pid"]
+        else:
+            running.pop(session, None)
+    return {name: running[name] for name in names if name in running}
+
+
+def test_a_killed_worker_is_followed_within_its_lease_and_two_seconds(system: System) -> None:
+    system.start_model()
+    system.start_workers(3, "-c", "16")
+    waits: list[float] = []
+    sessions: list[SessionId] = []
+    while len(waits) < 30:
+        # Several sessions share the victim, so that one kill gives several takeovers.
+        fresh = [system.begin(f'steps=2 tool=linger args={{"seconds":4}} #{len(sessions)}.{n}') for n in range(6)]
+        sessions += fresh
+        pids = wait_for(lambda fresh=fresh: len(found := working_on(system, *fresh)) == 6 and found, 20, what="tools to run")
+        victim = statistics.mode(pids.values())
+        orphans = [session for session in fresh if pids[session] == victim]
+        before = {session: epoch(system, session) for session in orphans}
+        os.kill(victim, signal.SIGKILL)
+        killed = time.monotonic()
+        while before and time.monotonic() - killed < LEASE + 6:
+            for session in [session for session, was in before.items() if epoch(system, session) > was]:
+                waits.append(time.monotonic() - killed)
+                del before[session]
+            time.sleep(0.01)
+        assert not before, "a session was not taken over"
+        wait_for(lambda fresh=fresh: system.all_quiet(fresh), 60, what="the turns to end")
+    print(f"{len(waits)} first takeovers: p50 {statistics.median(waits):.2f} s, max {max(waits):.2f} s, lease {LEASE} s")
+    assert statistics.median(waits) <= LEASE + 0.5
+    assert max(waits) <= LEASE + 2
+    nothing_happened_twice(system, sessions)
+
+
+def test_a_killed_prefork_child_is_followed_within_a_second(system: System) -> None:
+    system.start_model()
+    system.start_worker("one", "--pool", "prefork", "-c", "4")
+    system.start_worker("two", "--pool", "prefork", "-c", "4")
+    waits: list[float] = []
+    sessions: list[SessionId] = []
+    while len(waits) < 20:
+        session = system.begin(f'steps=2 tool=linger args={{"seconds":1.5}} #{len(waits)}')
+        sessions.append(session)
+        pid = wait_for(lambda session=session: working_on(system, session).get(session), 20, what="the tool to run")
+        before = epoch(system, session)
+        os.kill(pid, signal.SIGKILL)
+        killed = time.monotonic()
+        wait_for(lambda session=session, before=before: epoch(system, session) > before, 10, what="another owner")
+        waits.append(time.monotonic() - killed)
+    wait_for(lambda: system.all_quiet(sessions), 60, what="the turns to end")
+    print(f"{len(waits)} killed children: p50 {statistics.median(waits):.2f} s, max {max(waits):.2f} s")
+    assert max(waits) <= 1.0
+    assert all(system.outcomes(session) == ["turn.completed"] for session in sessions)
+    nothing_happened_twice(system, sessions)
+
+
+def test_a_frozen_worker_that_comes_back_writes_nothing_and_starts_nothing(system: System) -> None:
+    system.start_model("--call-seconds", "0.2")
+    frozen = system.start_worker("frozen", "-c", "16")
+    sessions = [system.begin(f"steps=8 tool=work #{number}") for number in range(12)]
+    wait_for(lambda: len(system.tools()) > 20, 20, what="the work to be under way")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    time.sleep(LEASE)  # a lease must run out, nothing announces that
+    system.start_worker("other", "-c", "16")
+    wait_for(lambda: system.all_quiet(sessions), 60, what="the other to finish")
+    time.sleep(max(0.0, 3 * LEASE))
+    lines, asked = len(system.tools()), len(system.model_calls())
+    before = {session: system.events(session) for session in sessions}
+    os.kill(frozen.pid, signal.SIGCONT)
+    later = [system.begin(f"steps=2 tool=work #later{number}") for number in range(6)]
+    wait_for(lambda: system.all_quiet(later), 30, what="both to work again")
+
+    theirs = {str(session) for session in sessions}
+    fresh = [line for line in system.tools()[lines:] if line["key"].split("/")[0] in theirs and line["event"] == "start"]
+    assert not fresh, "the frozen worker started an effect of a session that it had lost"
+    assert not [call for call in system.model_calls()[asked:] if "#later" not in call["user"]]
+    assert {session: system.events(session) for session in sessions} == before
+    assert all(system.outcomes(session) == ["turn.completed"] for session in sessions)
+    nothing_happened_twice(system, sessions)
+    streams_are_whole(system, sessions)
+
+
+def test_workers_that_leave_in_turn_cost_nothing(system: System) -> None:
+    system.start_model("--call-seconds", "0.1")
+    workers = [system.start_worker(f"w{number}", "-c", "16") for number in range(3)]
+    client = system.engine.journal.client
+    sessions: list[SessionId] = []
+
+    def load(count: int) -> None:
+        for _ in range(count):
+            sessions.append(system.begin(f"steps=5 tool=work #{len(sessions)}"))
+
+    load(20)
+    for number in range(3):
+        workers[number].send_signal(signal.SIGTERM)
+        load(10)
+        assert workers[number].wait(40) == 0
+        workers[number] = system.start_worker(f"w{number + 3}", "-c", "16")
+        load(5)
+    wait_for(lambda: system.all_quiet(sessions), 60, what="all turns to end")
+
+    assert all(system.outcomes(session) == ["turn.completed"] for session in sessions)
+    again = [(session, event) for session in sessions for event in system.events(session) if event["meta"]["attempt"] > 1]
+    assert not again, "an attempt was counted"
+    starts = [line["key"] for line in system.tools() if line["event"] == "start"]
+    assert len(starts) == len(set(starts)), "a tool was run twice"
+    assert not [event for session in sessions for event in system.events(session) if event["type"] == "step.superseded"]
+    assert client.llen("orc.default") == 0
+    nothing_happened_twice(system, sessions)
+    streams_are_whole(system, sessions)
+
+
+def test_a_cancelled_turn_closes_the_connection_to_the_provider_within_a_second(system: System) -> None:
+    import json
+
+    system.start_model()
+    system.start_worker("one", "-c", "8")
+    delays = []
+    for number in range(5):
+        session = system.begin(f"tokens=200 token_seconds=0.05 #{number}")
+        wait_for(lambda session=session: any(e["type"] == "message.appended" for e in system.events(session)), 20)
+        asked_at = time.time()
+        assert system.engine.cancel(session) == "cancelling"
+        wait_for(lambda session=session: system.outcomes(session) == ["turn.cancelled"], 10)
+        gone = wait_for(
+            lambda number=number: [
+                event["at"]
+                for line in system.model_log.read_text().splitlines()
+                if (event := json.loads(line))["event"] == "disconnected" and event["call"] == number
+            ]
+            or [
+                event["at"]
+                for line in system.model_log.read_text().splitlines()
+                if (event := json.loads(line))["event"] == "disconnected" and event["at"] >= asked_at
+            ],
+            5,
+            what="the provider to see the connection go",
+        )
+        delays.append(gone[-1] - asked_at)
+    print(f"cancel to closed connection: max {max(delays):.2f} s")
+    assert max(delays) < 1.0
+
+
+def test_two_hundred_waiting_messages_are_worked_on_together(system: System) -> None:
+    """200 messages came while no worker ran; the model takes a second; one worker with 200 threads."""
+    extra = {"ORCHESTRATOR_APP": "tests.acceptance.slow:app"}
+    system.run("celery", "-A", "tasks", "worker", "-n", "warm@test", "-c", "200", name="warm", **extra)
+    warm = system.engine.create(said("warm up"))[0]
+    wait_for(lambda: system.all_quiet([warm]), 40, what="the warm-up turn")
+    began = time.monotonic()
+    one = system.engine.create(said("alone"))[0]
+    wait_for(lambda: system.all_quiet([one]), 20)
+    alone = time.monotonic() - began
+
+    worker = system.started[-1]
+    os.kill(worker.pid, signal.SIGSTOP)
+    sessions = [system.engine.create(said(f"#{number}"))[0] for number in range(200)]
+    os.kill(worker.pid, signal.SIGCONT)
+    wait_for(lambda: system.all_quiet(sessions), 60, what="all turns to end")
+    spans = [system.events(session) for session in sessions]
+    from tests.acceptance.system import seconds
+
+    first = min(seconds(events[0]) for events in spans)
+    last = max(seconds(events[-1]) for events in spans)
+    print(f"200 together {last - first:.2f} s, one alone {alone:.2f} s: {(last - first) / alone:.2f} x")
+    assert last - first <= 2 * alone
