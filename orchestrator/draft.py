@@ -21,6 +21,7 @@ from orchestrator.core.fact import (
     DeliveryWaits,
     Fact,
     ModelAnswered,
+    StepFailed,
     StepSettled,
     StepStarted,
     TailLost,
@@ -244,10 +245,10 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
         waiting.remove(furthest)
     if loose is not None and turn is not None:
         made.say(events.superseded(turn, loose.begin, loose.end), turn.deliveries)
+    failure = next((one for one in given if isinstance(one.fact, StepFailed)), None)
     for one in given:
-        if not isinstance(one.fact, TailLost):
+        if not isinstance(one.fact, TailLost | StepFailed):
             made.add(one.fact, one.bodies, one.answer)
-    failure = next((one.bodies for one in reversed(given) if one.bodies.failure), NO_BODIES)
     while waiting:
         if made.ended_turn:
             break
@@ -255,8 +256,12 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
         if made.snapshot.turn is not None and head.n <= made.snapshot.judged:
             continue
         made.add(judge(made.snapshot, head, _scene(made)))
+    # What else has happened comes before the failure; one is enough; and a turn that was told to stop does not fail.
+    if failure is not None and made.snapshot.turn is not None and not made.snapshot.turn.cancelling:
+        made.add(failure.fact, failure.bodies)
+    told = failure.bodies if failure is not None else NO_BODIES
     while not made.ended_turn and (fact := follow(made.snapshot, ground.scene)) is not None:
-        made.add(fact, failure)
+        made.add(fact, told)
     made.left = waiting
     return made
 
