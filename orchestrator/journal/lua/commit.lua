@@ -19,6 +19,8 @@ if h[1] == commit then
 end
 local ahead = tonumber(seq) > tonumber(h[3]) or tonumber(gen) > tonumber(h[5])
   or (h[5] == gen and tonumber(rows) > tonumber(h[6])) or tonumber(events) > tonumber(h[4])
+  -- What was judged has been lost: its number will be another's.
+  or tonumber(judged) > tonumber(h[8])
 if ahead then return {'behind', tonumber(h[3]), tonumber(h[4])} end
 if h[2] ~= token or h[3] ~= seq or h[4] ~= events or h[5] ~= gen or h[6] ~= rows then return {'superseded'} end
 if conditional == '1' and tonumber(h[7]) > tonumber(judged) then return {'news', heads(inbox, box, judged, tonumber(most))} end
