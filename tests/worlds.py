@@ -266,7 +266,8 @@ class LoggedModel:
         )
         key = f"{call.session}/{call.turn}/{call.step}"
         self._world.effects.append(Effect("model", key, self.name, "", self._owner, call.tries, again))
-        self._world.requests.append(call)
+        # The history is the driver's own list, which grows: what is kept here is what it was.
+        self._world.requests.append(replace(call, history=list(call.history)))
         async for out in self._model.answer(call):
             yield out
 
@@ -423,6 +424,7 @@ class World:
         """Set when the test is over: what hangs on purpose hangs on this."""
         self.layer = Layer()
         self.rewinds = 0
+        self.sessions: list[SessionId] = []
         self._ahead_ms = 0
         self._app: App | None = None
         self._engines: list[Engine] = []
@@ -499,6 +501,7 @@ class World:
         """A new session. A caller that hears nothing repeats the same call."""
         session = ids.new_session(self.journal.time())
         delivery = ids.new_delivery(self.journal.time())
+        self.sessions.append(session)
         body = None if text is None else Body((Part("text", text),))
         self._insist(lambda: self.worker.create(body, session=session, delivery=delivery))
         return session
