@@ -173,8 +173,9 @@ def test_an_end_of_our_own_making_gives_way_to_what_has_come_in(hand: Hand) -> N
 
 def test_after_the_end_nobody_looks_and_nothing_is_leased(hand: Hand) -> None:
     owner = busy(hand)
+    hand.deliver(owner.session)
     hand.client.delete("orc.default")
-    answer = owner.commit(mode="end", turn=None)
+    answer = owner.commit(mode="end", turn=None, judged=2)
     assert isinstance(answer, Done)
     assert not answer.kept
     fields = hand.fields(owner.session)
@@ -182,8 +183,9 @@ def test_after_the_end_nobody_looks_and_nothing_is_leased(hand: Hand) -> None:
     assert hand.due_at(owner.session) is None
     assert hand.wakes() == []
     assert hand.own(owner.session) == Refused("ended")
-    hand.later(60_000)
+    hand.client.zadd(hand.journal.keys(owner.session).due, {owner.session: hand.now})
     assert hand.journal.due()[2] == 0
+    assert hand.due_at(owner.session) is None
 
 
 def test_the_first_look_at_a_stream_that_is_to_be_tidied_is_not_put_off(hand: Hand) -> None:

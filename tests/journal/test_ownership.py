@@ -217,6 +217,16 @@ def test_a_dead_process_is_an_attempt_and_is_taken_over_at_once(hand: Hand) -> N
     assert (granted.attempt, granted.faults) == (1, 0)
 
 
+def test_who_is_known_to_be_dead_late_does_not_begin_the_wait_anew(hand: Hand) -> None:
+    owner = busy(hand)
+    hand.later(10_000)
+    owner = hand.owner(owner.session)
+    hand.later(10_600)
+    assert hand.own(owner.session) == Refused("later", 400)
+    assert hand.journal.disown(owner.session, owner.token)
+    assert hand.own(owner.session) == Refused("later", 400)
+
+
 @pytest.mark.parametrize("whose", ["", "worker0000.", "worker01.", "orker00."])
 def test_only_a_prefix_of_the_owners_token_disowns_it(hand: Hand, whose: str) -> None:
     owner = busy(hand)
