@@ -869,7 +869,7 @@ class Driver:
         until = steady() + 1.0
         for run in self._running:
             if run.running is not None:
-                run.ended.wait(max(until - steady(), 0))
+                run.running.ended.wait(max(until - steady(), 0))
         if self.process.grace_over.is_set() and any(run.unstoppable for run in self._running):
             self.process.hard_exit_needed = True
         self._running = []
