@@ -71,6 +71,23 @@ def test_a_cancel_at_any_moment_ends_the_turn_once(world: World, at: int, how: H
     world.check(session)
 
 
+@pytest.mark.parametrize("at", [at for at in MOMENTS if at not in (5, 6, 9)], ids=name)
+def test_nothing_is_started_once_a_cancel_was_heard(world: World, at: int) -> None:
+    """At the moments when no tool runs already: the answer of the next write brings the cancel."""
+    shop(world)
+    begun: list[int] = []
+
+    def cancel(session: SessionId) -> None:
+        begun.append(len(world.effects))
+        world.cancel(session)
+
+    at_moment(world, at, cancel)
+    session = world.create("A book, please.")
+    world.run(session)
+    assert [len(world.effects)] == begun
+    world.check(session)
+
+
 @pytest.mark.parametrize("at", MOMENTS, ids=name)
 def test_two_cancels_at_any_moment_are_one(world: World, at: int) -> None:
     shop(world)
