@@ -206,15 +206,21 @@ def _returned(run: object, call: Call, value: object, context: ToolContext) -> R
 def _raised(run: object, call: Call, broken: BaseException) -> Returned:
     match broken:
         case Fatal():
-            text = storable(str(broken)) or "The tool said that the turn cannot go on."
+            text = storable(_said(broken)) or "The tool said that the turn cannot go on."
             return Returned(run, call.id, failed("TOOL_FATAL", text, "Fatal"), fatal=text)
         case Retry():
-            return Returned(run, call.id, failed("TOOL_RETRY", str(broken), "Retry"))
+            return Returned(run, call.id, failed("TOOL_RETRY", _said(broken), "Retry"))
         case _:
-            name = type(broken).__name__
-            return Returned(
-                run, call.id, failed("ACTION_RESULT_FAILED", f"{name}: {broken}" if str(broken) else name, name)
-            )
+            name, text = type(broken).__name__, _said(broken)
+            return Returned(run, call.id, failed("ACTION_RESULT_FAILED", f"{name}: {text}" if text else name, name))
+
+
+def _said(broken: BaseException) -> str:
+    """The text of an exception, which may be one that has none to give."""
+    try:
+        return str(broken)
+    except Exception:
+        return ""
 
 
 def plain_json(value: object) -> object:

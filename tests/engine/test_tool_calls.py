@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from orchestrator.core.names import SessionId
-from orchestrator.models.scripted import answers, asks
+from orchestrator.models.scripted import Conversation, Reply, answers, asks, calls
 from orchestrator.state import state
 from orchestrator.tool import Fatal, Retry, Tool, ToolContext, tool
 from tests.servers import wait_for
-from tests.worlds import Crash, Fault, World, answered, results, said
+from tests.worlds import Crash, Fault, World, answered, results
 
 notes = state("notes", default=lambda: list[str]())
 
@@ -119,7 +119,21 @@ def shows_half_a_character(ctx: ToolContext) -> str:
     return "fine"
 
 
+class Mute(Exception):
+    """Breaks again when it is asked what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@tool(timeout=2.0)
+def raises_what_has_no_text(ctx: ToolContext) -> None:
+    """Raise what cannot be shown."""
+    raise Mute
+
+
 NASTY = [
+    raises_what_has_no_text,
     *(gives_half_a_character, gives_half_a_character_inside, gives_a_huge_number, gives_a_huge_number_inside),
     *(gives_what_is_nested_too_deep, raises_half_a_character, raises_too_much, shows_half_a_character),
 ]
@@ -378,12 +392,31 @@ def test_a_key_is_one_for_all_attempts_and_no_other_call_has_it(world: World) ->
     world.check(session)
 
 
+def test_a_model_may_ask_for_128_calls_at_once_and_no_more(world: World) -> None:
+    @tool
+    def add(ctx: ToolContext, a: int) -> int:
+        """Add."""
+        return a + 1
+
+    def script(talk: Conversation) -> Reply:
+        many = 128 if talk.turn == "turn_0" else 129
+        return calls(*[asks("add", a=a) for a in range(many)]) if talk.step == 0 else answers("done")
+
+    world.app(script, [add])
+    session = world.create()
+    world.run(session)
+    assert world.history(session)[2] == results(*[("add", a + 1) for a in range(128)])
+    assert world.history(session)[3] == answered("done")
+    world.check(session)
+    world.say(session, "more")
+    world.run(session)
+    (failed,) = [data for kind, data in world.shown(session) if kind == "turn.failed"]
+    assert "129 tool calls at once" in failed["message"]
+    assert len(world.starts("add")) == 128
+    world.check(session)
+
+
 def test_a_timeout_is_kept_to(world: World) -> None:
     began = time.monotonic()
     run(world, [sleeps], "sleeps")
     assert time.monotonic() - began < 5
-
-
-def test_said_is_what_was_said(world: World) -> None:
-    session = run(world, [raises], "raises")
-    assert world.history(session)[0] == said("hello")
