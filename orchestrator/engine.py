@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import orchestrator.ids as ids
 from orchestrator import world
 from orchestrator.agent import Agent, App
-from orchestrator.clock import RedisClock
+from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings, from_environment
 from orchestrator.core.delivery import Body, Delivery, Envelope
 from orchestrator.core.names import DeliveryId, SessionId
@@ -137,7 +137,9 @@ class Engine:
         if message is not None:
             envelope = Envelope("message", principal, policy, at=at)
             first = Delivery(delivery or ids.new_delivery(at), envelope, message)
-        self.journal.create(session, agent=chosen.name, deployment=self.living_label(), first=first)
+        asked_at = steady()
+        made = self.journal.create(session, agent=chosen.name, deployment=self.living_label(), first=first)
+        self.clock.heard(made.at, asked_at)
         return session, first.id if first else None
 
     def deliver(
@@ -152,7 +154,7 @@ class Engine:
         """Put a message into a session's inbox. Raises `SessionNotActive`, `InboxFull`, `JournalFull`, `JournalAway`."""
         at = self.clock.now()
         envelope = Envelope("message", principal, policy, at=at)
-        return self.journal.deliver(session, Delivery(delivery or ids.new_delivery(at), envelope, message))
+        return self._admit(session, Delivery(delivery or ids.new_delivery(at), envelope, message))
 
     def cancel(
         self,
@@ -165,13 +167,19 @@ class Engine:
         """Tell the open turn (or the one whose message waits first) to stop. The stream says what became of it."""
         at = self.clock.now()
         envelope = Envelope("cancel", principal, guard=turn, at=at)
-        admitted = self.journal.deliver(session, Delivery(delivery or ids.new_delivery(at), envelope))
+        admitted = self._admit(session, Delivery(delivery or ids.new_delivery(at), envelope))
         return "nothing_runs" if admitted.outcome == "taken" else admitted.outcome
 
     def report_tail(self, session: SessionId, events: int) -> None:
         """A reader has seen `events` events and the store has fewer: let the owner name the loss."""
         at = self.clock.now()
-        self.journal.deliver(session, Delivery(ids.new_delivery(at), Envelope("tail_seen", guard=str(events), at=at)))
+        self._admit(session, Delivery(ids.new_delivery(at), Envelope("tail_seen", guard=str(events), at=at)))
+
+    def _admit(self, session: SessionId, delivery: Delivery) -> Admitted:
+        asked_at = steady()
+        admitted = self.journal.deliver(session, delivery)
+        self.clock.heard(admitted.at, asked_at)
+        return admitted
 
     # Looking ----------------------------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class TooManyStreams(OrchestratorError):
 
 
 class JournalAway(OrchestratorError):
-    """The journal (Redis) does not answer: {reason}. Nothing was accepted; send the same request again."""
+    """The journal (Redis) does not answer: {reason}. Say the same again, with the same ids, until there is an answer."""
 
     code, status = "journal_away", 503
 

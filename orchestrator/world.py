@@ -80,6 +80,7 @@ def open_journal(settings: Settings, wake: Wake | None = None) -> Journal:
         lease_ms=settings.lease_ms,
         waiting_limit=settings.waiting_limit,
         durability=settings.durability,
+        waits_for_disk=facts.waits_for_disk,
     )
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from celery import platforms
 
 from orchestrator.core.names import SessionId
-from orchestrator.errors import OrchestratorError
-from tasks import engine
 
 EX_TEMPFAIL = 75
 """The session is not to blame: try again."""
@@ -23,9 +21,11 @@ def main(arguments: list[str]) -> int:
     watched: Any = platforms
     watched.set_pdeathsig("SIGKILL")
     try:
+        from tasks import engine
+
         engine().carry_on(SessionId(session), alone=token)
-    except OrchestratorError as away:
-        logging.getLogger(__name__).warning("%s was not carried on: %s", session, away)
+    except Exception:  # whatever it is, it was not a death: only that is the session's own fault
+        logging.getLogger(__name__).exception("%s was not carried on", session)
         return EX_TEMPFAIL
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from orchestrator.apikeys import ApiKey, owner
 from orchestrator.config import Anonymous
@@ -22,7 +23,7 @@ def principal(keys: Sequence[ApiKey], anonymous: Anonymous, environ: Mapping[str
         if name is None:
             raise Unauthorized(problem="This key is not known here.")
         return Principal(authenticator="api-key", type="service", id=name)
-    if anonymous == "all" or (anonymous == "loopback" and from_this_machine(environ)):
+    if anonymous == "all" or (anonymous == "loopback" and from_this_machine(environ) and not from_elsewhere(environ)):
         return None
     if keys:
         raise Unauthorized(problem="A key is needed.")
@@ -30,6 +31,12 @@ def principal(keys: Sequence[ApiKey], anonymous: Anonymous, environ: Mapping[str
         problem="This server accepts nobody yet: give it keys with ORCHESTRATOR_API_KEYS"
         " (or open it to everybody with ORCHESTRATOR_ALLOW_ANONYMOUS=1)."
     )
+
+
+def from_elsewhere(environ: Mapping[str, Any]) -> bool:
+    """Whether a browser sends this for a page that is not of this machine: any page may post to loopback blindly."""
+    origin = urlsplit(str(environ.get("HTTP_ORIGIN", "")))
+    return bool(origin.scheme) and origin.hostname not in ("localhost", "127.0.0.1", "::1")
 
 
 def from_this_machine(environ: Mapping[str, Any]) -> bool:

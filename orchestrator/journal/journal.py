@@ -48,6 +48,8 @@ TIDY_MS = 600_000
 """How long the deltas of a closed step are kept in full."""
 LIFE_MS = 30 * 24 * 3600 * 1000
 MOST_HEADS = 64
+SETTLE_MS = 2_000
+"""How long a write may take to reach the disk or a replica where a level asks for it."""
 OUTCOMES = ("taken", "cancelling", "other_turn", "nothing_runs")
 
 
@@ -100,6 +102,7 @@ class Journal:
         grace_ms: int = GRACE_MS,
         tidy_ms: int = TIDY_MS,
         durability: str = "server",
+        waits_for_disk: bool = False,
         now: Callable[[], int | str] = lambda: "",
     ) -> None:
         self.client = client
@@ -111,6 +114,7 @@ class Journal:
         self.grace_ms = grace_ms
         self.tidy_ms = tidy_ms
         self.durability = durability
+        self.waits_for_disk = waits_for_disk
         self._now = now
         self._step_wake = dict(wake.arguments(STEP))
         self._resume_wake = dict(wake.arguments(RESUME))
@@ -178,6 +182,7 @@ class Journal:
                 **self._resume_wake,
             },
         )
+        self._settle(self.durability)
         if answer[2] == 1 and first:
             self.wake.publish(RESUME, deployment, session, first.id)
         return Admitted(session, answer[0] == b"again", Millis(int(answer[1])))
@@ -206,6 +211,7 @@ class Journal:
             case b"full":
                 raise InboxFull(session=session, waiting=answer[1], limit=self.waiting_limit)
             case code:
+                self._settle(self.durability)
                 if answer[2] == 1:
                     self._publish(RESUME, session, delivery.id)
                 outcome = cast(Any, OUTCOMES[int(answer[3])])
@@ -312,8 +318,7 @@ class Journal:
             },
             rest,
         )
-        if writes.fsync:
-            self._settle_on_disk()
+        self._settle("fsync" if writes.fsync and self.durability == "server" else self.durability)
         match answer[0]:
             case b"done" | b"landed":
                 done = Done(
@@ -341,12 +346,19 @@ class Journal:
         if label:
             self.wake.publish(task, label.decode(), session, what)
 
-    def _settle_on_disk(self) -> None:
-        """Wait until the server has the last writes on disk, where it knows how (WAITAOF; Redis 7.0 does not)."""
-        try:
-            self.client.execute_command("WAITAOF", 1, 0, 1000)
-        except RedisError:
+    def _settle(self, level: str) -> None:
+        """Wait until what this thread has written is as safe as `level` says. Raises `JournalAway` when it is not in time: whoever
+        repeats the call gets the first answer and waits again.
+
+        Where the server does not know WAITAOF (Redis 7.0) `fsync` was accepted at the start for its `appendfsync always`.
+        """
+        if level == "server" or (level == "fsync" and not self.waits_for_disk):
             return
+        command = ("WAITAOF", 1, 0, SETTLE_MS) if level == "fsync" else ("WAIT", 1, SETTLE_MS)
+        with spoken():
+            answer = self._lines.say(command)
+        if (answer[0] if level == "fsync" else answer) < 1:
+            raise JournalAway(reason=f"what was written is not at level {level} after {SETTLE_MS} ms")
 
     def append_command(
         self, session: SessionId, token: Token, at: int, first_id: str, lines: Sequence[str]

@@ -11,11 +11,14 @@ from collections.abc import Callable
 
 import redis
 
+from orchestrator.clock import steady
 from orchestrator.ids import shard_of, shards
 from orchestrator.journal.keys import shard_key
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 2.0
+DEAF_SECONDS = 10.0
+"""Silence after which a connection is asked whether it lives; after as much again it is made anew."""
 
 
 class Tails:
@@ -141,10 +144,15 @@ class Listener:
             except (redis.RedisError, OSError, ValueError) as broken:
                 log.debug("subscription lost: %s", broken)
                 self._stop.wait(0.5)
+            except Exception:  # nothing may end this thread: whoever waits here would only look by himself
+                log.exception("the listener stumbled")
+                self._stop.wait(0.5)
 
     def _listen(self) -> None:
-        subscription = self._client.pubsub(ignore_subscribe_messages=True)
+        subscription = self._client.pubsub()
         have: set[str] = set()
+        joining = 0
+        heard_at = steady()
         try:
             while not self._stop.is_set():
                 # In this order: a wish that comes in between is seen now, or leaves the flag up.
@@ -152,17 +160,25 @@ class Listener:
                 wanted = self._wanted
                 if fresh := wanted - have:
                     subscription.subscribe(*fresh)
-                    # What was said before we listened is looked up.
-                    self._joined()
+                    joining += len(fresh)
                 if stale := have - wanted:
                     subscription.unsubscribe(*stale)
                 have = set(wanted)
                 if not have:
                     return
-                message = subscription.get_message(timeout=0.2)
-                while message is not None:
+                while (message := subscription.get_message(timeout=0.0 if self._changed.is_set() else 0.2)) is not None:
+                    heard_at = steady()
                     if message["type"] == "message":
                         self._heard(message["data"].decode())
-                    message = subscription.get_message(timeout=0.2 if not self._changed.is_set() else 0.0)
+                    elif message["type"] == "subscribe":
+                        joining -= 1
+                        if not joining:
+                            # What was said before we listened is looked up.
+                            self._joined()
+                silent = steady() - heard_at
+                if silent > 2 * DEAF_SECONDS:
+                    raise redis.ConnectionError("nothing is heard on this connection any more")
+                if silent > DEAF_SECONDS:
+                    subscription.ping()
         finally:
             subscription.close()

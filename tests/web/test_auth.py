@@ -1,5 +1,7 @@
 """Who may come in."""
 
+from hashlib import sha256
+
 import pytest
 
 import web
@@ -10,8 +12,8 @@ from orchestrator.engine import Engine
 from orchestrator.errors import ConfigError
 from tests.web.support import Http, http_of
 
-KEY, ENTRY = mint("shop")
-OTHER, OTHER_ENTRY = mint("cron")
+KEY, ENTRY = "orc_of-the-shop", f"shop=sha256:{sha256(b'orc_of-the-shop').hexdigest()}"
+OTHER, OTHER_ENTRY = "orc_of-cron", f"cron=sha256:{sha256(b'orc_of-cron').hexdigest()}"
 NOBODY = "ses_" + "0" * 28
 ROUTES = [
     ("POST", "/session"),
@@ -115,7 +117,9 @@ def test_a_name_may_have_two_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", ["shop", f"shop={KEY}", "shop=sha256:12", "=sha256:" + "0" * 64, "A b=sha256:" + "0" * 64]
+    "entry",
+    ["shop", f"shop={KEY}", "shop=sha256:12", "=sha256:" + "0" * 64, "A b=sha256:" + "0" * 64],
+    ids=["no digest", "the key itself", "a short digest", "no name", "a name with a blank"],
 )
 def test_an_entry_that_is_none_is_refused_without_being_shown(url: str, entry: str) -> None:
     with pytest.raises(ConfigError, match="Entry 2") as caught:

@@ -26,7 +26,7 @@ local function look(key, shard, session)
   local hash = prefix .. ':{' .. shard .. '}:own:' .. session
   local h = redis.call('HMGET', hash, 'token', 'lease', 'work', 'judged', 'turn', 'next_timer', 'rung', 'deployment', 'status', 'attempt_key', 'rings')
   if not h[1] or h[9] == 'ended' then return redis.call('ZREM', key, session) end
-  local lease, timer = tonumber(h[2]), tonumber(h[6])
+  local lease, timer = tonumber(h[2]) or 0, tonumber(h[6]) or 0  -- one damaged session must not stop the keepers of all
   if h[1] ~= '' and lease > ms then return redis.call('ZADD', key, whole(lease), session) end
   if h[1] ~= '' and pause == '1' then return redis.call('ZADD', key, whole(ms + lease_ms), session) end
   if h[1] == '' then
@@ -38,7 +38,7 @@ local function look(key, shard, session)
       return redis.call('ZREM', key, session)
     end
   end
-  local rung, first = tonumber(h[7]), oldest_number(h[8])
+  local rung, first = tonumber(h[7]) or 0, oldest_number(h[8])
   if template ~= '' and rung > 0 and first and rung >= first then
     return redis.call('ZADD', key, whole(ms + grace_ms), session)
   end
