@@ -424,6 +424,7 @@ class World:
         """Set when the test is over: what hangs on purpose hangs on this."""
         self.layer = Layer()
         self.rewinds = 0
+        self._looking = threading.Lock()
         self.sessions: list[SessionId] = []
         self._ahead_ms = 0
         self._app: App | None = None
@@ -570,8 +571,9 @@ class World:
         return {name.decode(): value.decode() for name, value in found.items()}
 
     def snapshot(self, session: SessionId) -> Snapshot:
-        """The stored snapshot."""
-        return self.reads.snapshot(session)
+        """The stored snapshot. One at a time: a hundred tools that look at once shall not open a hundred connections."""
+        with self._looking:
+            return self.reads.snapshot(session)
 
     def rows(self, session: SessionId) -> list[Event]:
         """The history rows in use, as JSON."""

