@@ -85,6 +85,7 @@ class Ledger:
         self._tokens: set[str] = set()
         self._past: deque[tuple[dict[str, bytes | None], Book]] = deque(maxlen=6)
         self._demands: dict[str, int] = {}
+        self._ghosts: set[str] = set()
         self._ahead: dict[str, int] = {}
 
     # Words ------------------------------------------------------------------------------------------------------------
@@ -251,6 +252,8 @@ class Ledger:
                 book.heard = max(book.heard, seen)
             case DeliveryDropped() | CancelAccepted():
                 used = (fact.delivery,)
+                if fact.delivery in self._ghosts and isinstance(fact, CancelAccepted):
+                    book.must_cancel.add(fact.turn)
             case TailLost():
                 used = (fact.delivery,) if fact.delivery else ()
             case StepFailed():
@@ -266,7 +269,7 @@ class Ledger:
                 key = f"{fact.turn}/{fact.call}"
                 self.must(book.careful_starts.get(key, 0) == 0, f"{key} was started before that was written")
         for name in used:
-            self.must(name in book.accepted, f"{name} was never accepted")
+            self.must(name in book.accepted or name in self._ghosts, f"{name} was never accepted")
             self.must(name not in book.used, f"{name} was used twice")
             book.used[name] = type(fact).__name__
 
@@ -440,6 +443,9 @@ class Ledger:
             if dump is not None:
                 pipe.restore(key, 0, dump)
         pipe.execute()
+        # An owner may have heard of what is lost, and go on with it; a report of a loss is lost like everything else.
+        self._ghosts |= set(self.book.accepted) - set(book.accepted)
+        self._demands.clear()
         self.book = book
         self.fields = {}
         self._look_fresh()
@@ -479,7 +485,7 @@ class Ledger:
         assert not self._inbox, f"still waiting: {self._inbox}"
         assert book.snapshot.turn is None
         assert book.snapshot.waiting == 0
-        assert set(book.used) == set(book.accepted)
+        assert set(book.used) - self._ghosts == set(book.accepted) - self._ghosts
         assert set(book.outcomes) == {f"turn_{number}" for number in range(book.snapshot.next_turn)}
         self._stream([json.loads(line) for line in book.events])
         self._history([json.loads(row) for row in book.rows])
