@@ -32,7 +32,7 @@ keepalive = 15
 # Readers are told to end at once; six seconds is what the slowest other answer takes.
 graceful_timeout = 8
 # All gunicorns of a user would share one.
-no_control_socket = True
+control_socket_disable = True
 accesslog = "-"
 # Neither the query nor the referer: clients put keys into URLs.
 access_log_format = '%(h)s %(t)s "%(m)s %(U)s %(H)s" %(s)s %(B)s %(M)sms'

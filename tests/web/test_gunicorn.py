@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from gunicorn.config import Config
 
 import web.gunicorn as settings
 from orchestrator.engine import Engine
@@ -97,6 +98,13 @@ def test_there_are_threads_for_all_readers_and_some_more(monkeypatch: pytest.Mon
     assert importlib.reload(settings).threads > 200
     monkeypatch.undo()
     importlib.reload(settings)
+
+
+def test_gunicorn_knows_every_setting_of_ours() -> None:
+    ours = {name for name, value in vars(settings).items() if isinstance(value, str | int) and name[0] != "_"}
+    assert "control_socket_disable" in ours
+    # It ignores what it does not know, without a word.
+    assert ours <= Config().settings.keys()
 
 
 def test_it_does_not_start_on_a_redis_that_throws_sessions_away(make_server: Any) -> None:
