@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import lru_cache
 
 from orchestrator.core.names import DeliveryId, Millis, SessionId
 
@@ -14,18 +15,22 @@ CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 SHARDS = 64
 
 
-_PAIRS = [one + other for one in CROCKFORD for other in CROCKFORD]
+_FIVE_BITS = bytes(CROCKFORD[byte & 31].encode()[0] for byte in range(256))
 
 
 def base32(number: int, places: int) -> str:
-    """`number` in Crockford base 32, `places` characters wide (an even number of them)."""
-    return "".join([_PAIRS[number >> 5 * place & 1023] for place in range(places - 2, -1, -2)])
+    """`number` in Crockford base 32, `places` characters wide."""
+    return "".join([CROCKFORD[number >> 5 * place & 31] for place in range(places - 1, -1, -1)])
+
+
+@lru_cache(maxsize=16)
+def _time(at_ms: int) -> str:
+    return base32(at_ms, 10)
 
 
 def ulid(at_ms: int) -> str:
     """26 characters: 48 bits of milliseconds, then 80 fresh random bits (never monotonic: +1 must not be a guess)."""
-    chance = int.from_bytes(os.urandom(10), "big")
-    return base32(at_ms, 10) + base32(chance, 16)
+    return _time(at_ms) + os.urandom(16).translate(_FIVE_BITS).decode()
 
 
 def ulid_ms(text: str) -> Millis:

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -75,7 +75,7 @@ class Run(Protocol):
     def cancel(self) -> None: ...
 
 
-def ask_model(model: Model, call: ModelCall, say: Say, mailbox: Mailbox, loops: Loops, run: object) -> Running:
+def ask_model(model: Model, call: ModelCall, say: Say, mailbox: Mailbox, loops: Loops, run: object) -> Run:
     """Call the model. Its deltas go to `say`, then exactly one `Answered` or `Broke` into the mailbox, unless it is cancelled."""
 
     async def ask() -> None:
@@ -101,7 +101,30 @@ def ask_model(model: Model, call: ModelCall, say: Say, mailbox: Mailbox, loops: 
         else:
             mailbox.put(Answered(run, answer))
 
+    if getattr(model, "instant", False):
+        return _now(ask())
     return loops.run(ask())
+
+
+def _now(work: Coroutine[Any, Any, None]) -> Done:
+    """Run a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return Done()
+    work.close()
+    raise RuntimeError("a model that says it is instant has waited for something")
+
+
+class Done:
+    """Something that was over as soon as it began."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.ended.set()
+
+    def cancel(self) -> None:
+        """Nothing is left to cancel."""
 
 
 @dataclass(slots=True)

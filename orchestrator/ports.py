@@ -124,7 +124,11 @@ class ModelCall:
 
 
 class Model(Protocol):
-    """A language model."""
+    """A language model.
+
+    One that never waits for anything may say so with an attribute `instant = True`: its answers are then made on the calling
+    thread, without an event loop.
+    """
 
     @property
     def name(self) -> str:

@@ -157,6 +157,10 @@ class ScriptedModel:
         self._name = name
         self.seconds = seconds
         self.pieces = pieces
+        # A function may do what it likes, so it is never called instant.
+        self.instant = (
+            isinstance(self._script, tuple) and seconds <= 0 and not any(reply.seconds for reply in self._script)
+        )
 
     @property
     def name(self) -> str:

@@ -51,6 +51,9 @@ end
 redis.call('SET', snapshot, text)
 -- What is unread may be of a newer version than its owner.
 local needs = unjudged and math.max(tonumber(reads), tonumber(h[12])) or reads
+-- Without an open turn the inbox says what is left to do: a store that lost its tail may hold more or less than was counted.
+local head = unjudged or (turn == '' and redis.call('ZRANGE', inbox, 0, 0)[1])
+if turn == '' and not head then work = '0' end
 local events_now = tonumber(events) + tonumber(n_events)
 local fields = {'last_commit', commit, 'seq', tonumber(seq) + tonumber(n_facts), 'events', events_now, 'rows', tonumber(rows) + tonumber(n_rows),
   'judged', judged, 'turn', turn, 'work', work, 'next_timer', next_timer, 'reads', needs, 'attempt_key', attempt_key, 'fact_base', fact_base}
@@ -61,7 +64,7 @@ if progress == '1' then also('attempt', 0) also('faults', 0) end
 if tidy_ms ~= '0' then redis.call('ZADD', tidy, 'NX', whole(ms + tidy_ms), session) end
 local rung, kept = 0, 0
 if mode == 'end' then also('status', 'ended') end
-if mode == 'keep' or (mode == 'park' and unjudged) then
+if mode == 'keep' or (mode == 'park' and head) then
   kept = 1
   also('lease', whole(ms + lease_ms))
   redis.call('ZADD', due, whole(ms + lease_ms), session)

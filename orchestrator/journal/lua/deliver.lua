@@ -8,7 +8,7 @@
 --         {'gone'} | {'ended'} | {'full', waiting}.
 local KEEP_MS = 86400000
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'status', 'waiting', 'n', 'seq', 'turn', 'token', 'rung', 'deployment', 'cancel_n', 'judged', 'reads')
+local h = redis.call('HMGET', own, 'status', 'waiting', 'n', 'seq', 'turn', 'token', 'rung', 'deployment', 'cancel_n', 'judged', 'reads', 'created')
 if not h[1] then return {'gone'} end
 -- The score keeps the answer beside the time: four outcomes, two bits.
 local was = redis.call('ZSCORE', seen, id)
@@ -29,16 +29,18 @@ redis.call('ZADD', seen, whole(ms * 4 + outcome), id)
 -- A cancel that has nothing to stop, or repeats the last one, is accepted and leaves nothing behind.
 local repeats = kind == 'cancel' and h[9] == h[3] and tonumber(h[9]) > tonumber(h[10])
 if outcome > 1 or repeats then return {'accepted', whole(ms), 0, outcome, 0} end
-local n = redis.call('HINCRBY', own, 'n', 1)
-redis.call('ZADD', inbox, n, id)
+-- A number does not come again when the store has lost its tail and an owner still holds what is gone: it moves with the time.
+local n = math.max(tonumber(h[3]) + 1, ms - tonumber(h[12]))
+redis.call('HSET', own, 'n', whole(n))
+redis.call('ZADD', inbox, whole(n), id)
 redis.call('HSET', box, id, h[4] .. ':' .. head)
 if body ~= '' then redis.call('HSET', box, 'b:' .. id, body) end
 if kind == 'message' then redis.call('HINCRBY', own, 'waiting', 1) end
-if kind == 'cancel' then redis.call('HSET', own, 'cancel_n', n) end
+if kind == 'cancel' then redis.call('HSET', own, 'cancel_n', whole(n)) end
 if tonumber(reads) > tonumber(h[11]) then redis.call('HSET', own, 'reads', reads) end
 redis.call('ZADD', index, whole(ms), session)
 if h[6] ~= '' then
-  redis.call('PUBLISH', news, session .. ' ' .. n .. ' ' .. kind)
+  redis.call('PUBLISH', news, session .. ' ' .. whole(n) .. ' ' .. kind)
   return {'accepted', whole(ms), 0, outcome, n}
 end
 redis.call('ZADD', due, 'LT', whole(ms + grace_ms), session)
