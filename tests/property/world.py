@@ -572,6 +572,7 @@ class World:
         }
         self.late.clear()
         self.said.clear()
+        self.pass_time(1000)
         self.ledger.rewind(self.dice.randint(1, 5), owners)
 
     # Peace ------------------------------------------------------------------------------------------------------------
