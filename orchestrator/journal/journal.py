@@ -63,6 +63,8 @@ def connect(url: str, *, timeout: float = 5.0, **options: Any) -> redis.Redis:
         socket_keepalive=True,
         retry=Retry(NoBackoff(), 0),
         health_check_interval=0,
+        # Nobody waits for a free connection, and nobody fails for want of one: who may speak is decided elsewhere.
+        max_connections=10_000,
         client_name="orchestrator",
         **options,
     )
@@ -138,6 +140,7 @@ class Journal:
         named: Mapping[str, object],
         rest: Iterable[Value] = (),
         more_keys: Iterable[str] = (),
+        level: str = "server",
     ) -> list[Any]:
         verb = script(name)
         values: dict[str, Any] = {"now": self._now(), **named}
@@ -146,7 +149,13 @@ class Journal:
             for key in verb.keys:
                 if key not in values:
                     values[key] = getattr(at, key)
-        return cast("list[Any]", self.call(verb, verb.command(values, rest, more_keys)))
+        command = verb.command(values, rest, more_keys)
+        if level == "server" or (level == "fsync" and not self.waits_for_disk):
+            return cast("list[Any]", self.call(verb, command))
+        with self._lines.held():
+            answer = self.call(verb, command)
+            self._settle(level)
+        return cast("list[Any]", answer)
 
     def keys(self, session: SessionId) -> Keys:
         """The keys of a session."""
@@ -181,8 +190,8 @@ class Journal:
                 "body": codec.pack(first.body) if first and first.body else b"",
                 **self._resume_wake,
             },
+            level=self.durability,
         )
-        self._settle(self.durability)
         if answer[2] == 1 and first:
             self.wake.publish(RESUME, deployment, session, first.id)
         return Admitted(session, answer[0] == b"again", Millis(int(answer[1])))
@@ -204,6 +213,7 @@ class Journal:
                 "grace_ms": self.grace_ms,
                 **self._resume_wake,
             },
+            level=self.durability,
         )
         match answer[0]:
             case b"gone" | b"ended":
@@ -211,7 +221,6 @@ class Journal:
             case b"full":
                 raise InboxFull(session=session, waiting=answer[1], limit=self.waiting_limit)
             case code:
-                self._settle(self.durability)
                 if answer[2] == 1:
                     self._publish(RESUME, session, delivery.id)
                 outcome = cast(Any, OUTCOMES[int(answer[3])])
@@ -317,8 +326,8 @@ class Journal:
                 **self._step_wake,
             },
             rest,
+            level="fsync" if writes.fsync and self.durability == "server" else self.durability,
         )
-        self._settle("fsync" if writes.fsync and self.durability == "server" else self.durability)
         match answer[0]:
             case b"done" | b"landed":
                 done = Done(
@@ -347,13 +356,11 @@ class Journal:
             self.wake.publish(task, label.decode(), session, what)
 
     def _settle(self, level: str) -> None:
-        """Wait until what this thread has written is as safe as `level` says. Raises `JournalAway` when it is not in time: whoever
+        """Wait until what this connection has written is as safe as `level` says. Raises `JournalAway` when it is not in time: whoever
         repeats the call gets the first answer and waits again.
 
         Where the server does not know WAITAOF (Redis 7.0) `fsync` was accepted at the start for its `appendfsync always`.
         """
-        if level == "server" or (level == "fsync" and not self.waits_for_disk):
-            return
         command = ("WAITAOF", 1, 0, SETTLE_MS) if level == "fsync" else ("WAIT", 1, SETTLE_MS)
         with spoken():
             answer = self._lines.say(command)

@@ -1,12 +1,15 @@
-"""One connection for each thread that speaks to Redis: no pool to go through, no command sent twice.
+"""Connections to Redis for calls that must not be sent twice: taken, spoken on once, put back.
 
-It halves what a call costs this side of the socket, and a step makes three.
+It halves what a call costs this side of the socket against a client that could retry, and a step makes three.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis
@@ -16,26 +19,25 @@ from orchestrator.clock import steady
 
 IDLE_SECONDS = 1.0
 """A connection that was silent for so long is looked at before it is used: its server may have gone."""
+MOST_IDLE = 64
 
 
-class Lines(threading.local):
-    """The calling thread's connection."""
+class Line:
+    """One connection, and when it was used last."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._pool = client.connection_pool
-        self._connection: Any = None
-        self._pid = 0
-        self._used_at = 0.0
+    __slots__ = ("connection", "used_at")
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.used_at = steady()
 
     def say(self, command: tuple[object, ...]) -> Any:
         """Send one command and wait for its answer. After an error of the connection it is made anew by the next call."""
+        connection = self.connection
         now = steady()
-        if self._connection is None or self._pid != os.getpid():
-            self._connection, self._pid = self._pool.make_connection(), os.getpid()
-        elif now - self._used_at > IDLE_SECONDS:
+        if now - self.used_at > IDLE_SECONDS:
             self._look()
-        connection = self._connection
-        self._used_at = now
+        self.used_at = now
         try:
             connection.send_command(*command)
             return connection.read_response()
@@ -48,7 +50,53 @@ class Lines(threading.local):
     def _look(self) -> None:
         try:
             # Nothing is expected: whatever can be read is the end of the connection.
-            if self._connection.can_read(timeout=0):
-                self._connection.disconnect()
+            if self.connection.can_read(timeout=0):
+                self.connection.disconnect()
         except (RedisConnectionError, OSError):
-            self._connection.disconnect()
+            self.connection.disconnect()
+
+
+class Lines:
+    """As many connections as calls are under way at once, of this process: a forked child makes its own."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._pool = client.connection_pool
+        self._idle: deque[Line] = deque()
+        self._pid = os.getpid()
+        self._held = threading.local()
+
+    def say(self, command: tuple[object, ...]) -> Any:
+        """Say one thing, on the line this thread holds or on any."""
+        held = getattr(self._held, "line", None)
+        if held is not None:
+            return held.say(command)
+        line = self._take()
+        try:
+            return line.say(command)
+        finally:
+            self._put(line)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold on to one line: what is said inside goes over the same connection (WAIT asks for the writes of its own)."""
+        line = self._take()
+        self._held.line = line
+        try:
+            yield
+        finally:
+            self._held.line = None
+            self._put(line)
+
+    def _take(self) -> Line:
+        if self._pid != os.getpid():
+            self._idle, self._pid = deque(), os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Line(self._pool.connection_class(**self._pool.connection_kwargs))
+
+    def _put(self, line: Line) -> None:
+        if len(self._idle) < MOST_IDLE:
+            self._idle.append(line)
+        else:
+            line.connection.disconnect()
