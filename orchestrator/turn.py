@@ -138,12 +138,14 @@ def _carry_on(process: Process, session: SessionId, token: Token, may_be_alone: 
             process.histories.clear()
             token = process.new_token()
         except LostOwnership:
+            _report_loss(process, session, lost_events)
             return Carried("superseded", driver.steps)
         except UnreadableHistory as broken:
             log.error("%s", broken)
             return driver.leave_for_newer()
         except GiveBack:
             repeat(process, lambda: process.journal.release(session, token, _what(owned)), patience=5.0)  # noqa: B023
+            _report_loss(process, session, owned.position.events if isinstance(owned.lost, Behind) else lost_events)
             return Carried("given_back", driver.steps)
         finally:
             process.leave(owned)
