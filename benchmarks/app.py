@@ -25,7 +25,10 @@ script = [*(asks("note", place=place) for place in range(STEPS)), answers("That 
 app = App(
     agents=[
         Agent(
-            "bench", instructions="Take notes.", model=ScriptedModel(script, seconds=SECONDS, pieces=PIECES), tools=[note]
+            "bench",
+            instructions="Take notes.",
+            model=ScriptedModel(script, seconds=SECONDS, pieces=PIECES),
+            tools=[note],
         )
     ]
 )

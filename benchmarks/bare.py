@@ -16,7 +16,7 @@ else:
 client = redis.Redis.from_url(URL)
 
 
-@app.task(name="bare.hop")  # type: ignore[untyped-decorator]  # Celery has no types
+@app.task(name="bare.hop")
 def hop(left: int) -> None:
     """Start the next one; the last of a chain says so."""
     if left:

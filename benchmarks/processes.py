@@ -35,10 +35,22 @@ def server() -> Iterator[tuple[str, int]]:
 @contextmanager
 def workers(app: str, count: int, url: str, environment: Mapping[str, str], *flags: str) -> Iterator[list[int]]:
     """So many worker processes of one Celery app, waiting for messages: their pids."""
-    logs = [tempfile.TemporaryFile() for _ in range(count)]
+    logs = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  # closed at the end
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", app, "worker", "--pool", "threads", "-n", f"{app}{place}@bench", *flags],
+            [
+                sys.executable,
+                "-m",
+                "celery",
+                "-A",
+                app,
+                "worker",
+                "--pool",
+                "threads",
+                "-n",
+                f"{app}{place}@bench",
+                *flags,
+            ],
             env={**os.environ, **environment},
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -196,10 +196,9 @@ def nothing_happened_twice(system: System, sessions: Sequence[SessionId]) -> Non
                     assert starts[key], f"{key} has a result and never started"
                     assert not late, f"{key} started again after its result was committed"
                 case "actions.requested" | "message.completed":
-                    late = [
-                        at for at in asked[message[data["turnId"]], data["stepIndex"]] if at > seconds(event) + 0.005
-                    ]
-                    assert not late, f"{session} {data['turnId']}/{data['stepIndex']}: asked again {late} after the answer was committed {seconds(event)}"
+                    step = (message[data["turnId"]], data["stepIndex"])
+                    late = [at for at in asked[step] if at > seconds(event) + 0.005]
+                    assert not late, f"{session} {step}: asked at {late}, after its answer was committed at {seconds(event)}"
                 case _:
                     pass
 

@@ -7,12 +7,15 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.system import System, nothing_happened_twice, running, seconds, streams_are_whole
+from orchestrator import JournalAway
+from orchestrator.core.names import SessionId
+from tests.acceptance.system import System, nothing_happened_twice, running, said, seconds, streams_are_whole
 from tests.conftest import MakeServer
 from tests.servers import wait_for
 
@@ -97,8 +100,6 @@ def test_deleted_queues_cost_seconds_and_nothing_else(system: System) -> None:
         quiet = [session for session in sessions if system.all_quiet([session])][:20]
         for session in quiet:
             text = f"steps=5 tool=work #{next(number)}"
-            from tests.acceptance.system import said
-
             system.engine.deliver(session, said(text))
             said_at[text] = time.time()
         pipe = client.pipeline(transaction=True)
@@ -117,17 +118,15 @@ def test_deleted_queues_cost_seconds_and_nothing_else(system: System) -> None:
     assert stall <= 2 + 0.25 + 1
 
 
-def longest_stall(system: System, sessions: list[str], said_at: dict[str, float]) -> float:
+def longest_stall(system: System, sessions: Sequence[SessionId], said_at: dict[str, float]) -> float:
     """The longest time in which a session had something to do and nobody did it: message to turn, step to step."""
-    starts = {line["key"]: line["at"] for line in reversed(system.tools()) if line["event"] == "start"}
     asked: dict[tuple[str, int], float] = {}
     for call in system.model_calls():
         asked.setdefault((call["user"], call["step"]), call["at"])
-    del starts
     longest = 0.0
     for session in sessions:
         text = ""
-        for event in system.events(session):  # type: ignore[arg-type]  # ids are texts
+        for event in system.events(session):
             match event["type"]:
                 case "message.received":
                     text = event["data"]["message"]
@@ -142,12 +141,12 @@ def longest_stall(system: System, sessions: list[str], said_at: dict[str, float]
 def test_redis_restarts_twice_and_everything_goes_on(system: System) -> None:
     system.start_model("--call-seconds", "0.2")
     system.start_workers(3, "-c", "16")
-    sessions = []
+    sessions: list[SessionId] = []
     for number in range(50):
         if number in (15, 35):
             system.server.restart()
         text = f"steps=5 tool=work #{number}"
-        sessions.append(wait_for(lambda text=text: begin_or_none(system, text), 20, what="Redis to take a message"))
+        sessions.append(wait_for_one(partial(begin_or_none, system, text), 20, what="Redis to take a message"))
         time.sleep(0.1)
     wait_for(lambda: system.all_quiet(sessions), 120, what="all turns to end")
 
@@ -156,9 +155,13 @@ def test_redis_restarts_twice_and_everything_goes_on(system: System) -> None:
     streams_are_whole(system, sessions)
 
 
-def begin_or_none(system: System, text: str) -> str | None:
-    from orchestrator import JournalAway
+def wait_for_one(begin: Callable[[], SessionId | None], seconds: float, *, what: str) -> SessionId:
+    session = wait_for(begin, seconds, what=what)
+    assert session is not None
+    return session
 
+
+def begin_or_none(system: System, text: str) -> SessionId | None:
     try:
         return system.begin(text)
     except JournalAway:

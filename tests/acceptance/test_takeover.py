@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.names import SessionId
-from tests.acceptance.system import System, nothing_happened_twice, running, said, streams_are_whole
+from tests.acceptance.system import System, nothing_happened_twice, running, said, seconds, streams_are_whole
 from tests.conftest import MakeServer
 from tests.servers import wait_for
 
@@ -42,6 +44,16 @@ def working_on(system: System, *names: str) -> dict[str, int]:
     return {name: running[name] for name in names if name in running}
 
 
+def all_working(system: System, sessions: Sequence[SessionId]) -> dict[str, int]:
+    """Whose tool runs where, once all of them do."""
+    found = working_on(system, *sessions)
+    return found if len(found) == len(sessions) else {}
+
+
+def owned_again(system: System, session: SessionId, before: int) -> bool:
+    return epoch(system, session) > before
+
+
 def test_a_killed_worker_is_followed_within_its_lease_and_two_seconds(system: System) -> None:
     system.start_model()
     system.start_workers(3, "-c", "16")
@@ -51,7 +63,7 @@ def test_a_killed_worker_is_followed_within_its_lease_and_two_seconds(system: Sy
         # Several sessions share the victim, so that one kill gives several takeovers.
         fresh = [system.begin(f'steps=2 tool=linger args={{"seconds":4}} #{len(sessions)}.{n}') for n in range(6)]
         sessions += fresh
-        pids = wait_for(lambda fresh=fresh: len(found := working_on(system, *fresh)) == 6 and found, 20, what="tools to run")
+        pids = wait_for(partial(all_working, system, fresh), 20, what="tools to run")
         victim = statistics.mode(pids.values())
         orphans = [session for session in fresh if pids[session] == victim]
         before = {session: epoch(system, session) for session in orphans}
@@ -63,8 +75,10 @@ def test_a_killed_worker_is_followed_within_its_lease_and_two_seconds(system: Sy
                 del before[session]
             time.sleep(0.01)
         assert not before, "a session was not taken over"
-        wait_for(lambda fresh=fresh: system.all_quiet(fresh), 60, what="the turns to end")
-    print(f"{len(waits)} first takeovers: p50 {statistics.median(waits):.2f} s, max {max(waits):.2f} s, lease {LEASE} s")
+        wait_for(partial(system.all_quiet, fresh), 60, what="the turns to end")
+    print(
+        f"{len(waits)} first takeovers: p50 {statistics.median(waits):.2f} s, max {max(waits):.2f} s, lease {LEASE} s"
+    )
     assert statistics.median(waits) <= LEASE + 0.5
     assert max(waits) <= LEASE + 2
     nothing_happened_twice(system, sessions)
@@ -79,11 +93,11 @@ def test_a_killed_prefork_child_is_followed_within_a_second(system: System) -> N
     while len(waits) < 20:
         session = system.begin(f'steps=2 tool=linger args={{"seconds":1.5}} #{len(waits)}')
         sessions.append(session)
-        pid = wait_for(lambda session=session: working_on(system, session).get(session), 20, what="the tool to run")
+        pid = wait_for(partial(all_working, system, [session]), 20, what="the tool to run")[session]
         before = epoch(system, session)
         os.kill(pid, signal.SIGKILL)
         killed = time.monotonic()
-        wait_for(lambda session=session, before=before: epoch(system, session) > before, 10, what="another owner")
+        wait_for(partial(owned_again, system, session, before), 10, what="another owner")
         waits.append(time.monotonic() - killed)
     wait_for(lambda: system.all_quiet(sessions), 60, what="the turns to end")
     print(f"{len(waits)} killed children: p50 {statistics.median(waits):.2f} s, max {max(waits):.2f} s")
@@ -109,7 +123,9 @@ def test_a_frozen_worker_that_comes_back_writes_nothing_and_starts_nothing(syste
     wait_for(lambda: system.all_quiet(later), 30, what="both to work again")
 
     theirs = {str(session) for session in sessions}
-    fresh = [line for line in system.tools()[lines:] if line["key"].split("/")[0] in theirs and line["event"] == "start"]
+    fresh = [
+        line for line in system.tools()[lines:] if line["key"].split("/")[0] in theirs and line["event"] == "start"
+    ]
     assert not fresh, "the frozen worker started an effect of a session that it had lost"
     assert not [call for call in system.model_calls()[asked:] if "#later" not in call["user"]]
     assert {session: system.events(session) for session in sessions} == before
@@ -138,7 +154,9 @@ def test_workers_that_leave_in_turn_cost_nothing(system: System) -> None:
     wait_for(lambda: system.all_quiet(sessions), 60, what="all turns to end")
 
     assert all(system.outcomes(session) == ["turn.completed"] for session in sessions)
-    again = [(session, event) for session in sessions for event in system.events(session) if event["meta"]["attempt"] > 1]
+    again = [
+        (session, event) for session in sessions for event in system.events(session) if event["meta"]["attempt"] > 1
+    ]
     assert not again, "an attempt was counted"
     starts = [line["key"] for line in system.tools() if line["event"] == "start"]
     assert len(starts) == len(set(starts)), "a tool was run twice"
@@ -148,35 +166,34 @@ def test_workers_that_leave_in_turn_cost_nothing(system: System) -> None:
     streams_are_whole(system, sessions)
 
 
-def test_a_cancelled_turn_closes_the_connection_to_the_provider_within_a_second(system: System) -> None:
-    import json
+def types(system: System, session: SessionId) -> list[str]:
+    return [event["type"] for event in system.events(session)]
 
+
+def hung_up(system: System, since: float) -> list[float]:
+    """When the provider saw a connection go, after `since`."""
+    events = [json.loads(line) for line in system.model_log.read_text().splitlines()]
+    return [event["at"] for event in events if event["event"] == "disconnected" and event["at"] >= since]
+
+
+def test_a_cancelled_turn_closes_the_connection_to_the_provider_within_a_second(system: System) -> None:
     system.start_model()
     system.start_worker("one", "-c", "8")
     delays = []
     for number in range(5):
         session = system.begin(f"tokens=200 token_seconds=0.05 #{number}")
-        wait_for(lambda session=session: any(e["type"] == "message.appended" for e in system.events(session)), 20)
+        wait_for(partial(is_talking, system, session), 20, what="text to come")
         asked_at = time.time()
         assert system.engine.cancel(session) == "cancelling"
-        wait_for(lambda session=session: system.outcomes(session) == ["turn.cancelled"], 10)
-        gone = wait_for(
-            lambda number=number: [
-                event["at"]
-                for line in system.model_log.read_text().splitlines()
-                if (event := json.loads(line))["event"] == "disconnected" and event["call"] == number
-            ]
-            or [
-                event["at"]
-                for line in system.model_log.read_text().splitlines()
-                if (event := json.loads(line))["event"] == "disconnected" and event["at"] >= asked_at
-            ],
-            5,
-            what="the provider to see the connection go",
-        )
-        delays.append(gone[-1] - asked_at)
+        wait_for(partial(system.all_quiet, [session]), 10)
+        delays.append(wait_for(partial(hung_up, system, asked_at), 5, what="the provider to see it go")[0] - asked_at)
+        assert system.outcomes(session) == ["turn.cancelled"]
     print(f"cancel to closed connection: max {max(delays):.2f} s")
     assert max(delays) < 1.0
+
+
+def is_talking(system: System, session: SessionId) -> bool:
+    return "message.appended" in types(system, session)
 
 
 def test_two_hundred_waiting_messages_are_worked_on_together(system: System) -> None:
@@ -196,8 +213,6 @@ def test_two_hundred_waiting_messages_are_worked_on_together(system: System) -> 
     os.kill(worker.pid, signal.SIGCONT)
     wait_for(lambda: system.all_quiet(sessions), 60, what="all turns to end")
     spans = [system.events(session) for session in sessions]
-    from tests.acceptance.system import seconds
-
     first = min(seconds(events[0]) for events in spans)
     last = max(seconds(events[-1]) for events in spans)
     print(f"200 together {last - first:.2f} s, one alone {alone:.2f} s: {(last - first) / alone:.2f} x")
