@@ -26,6 +26,21 @@ def vanishing(ctx: ToolContext) -> str:
     return "never"
 
 
+@tool(name="changing")
+def changing_before(ctx: ToolContext, old: int) -> str:
+    """Take longer than anybody waits, and a number."""
+    note(event="start", key=ctx.idempotency_key, attempt=ctx.attempt)
+    time.sleep(600)
+    return str(old)
+
+
+@tool(name="changing")
+def changing_after(ctx: ToolContext, new: str) -> str:
+    """Take a text."""
+    note(event="start", key=ctx.idempotency_key, attempt=ctx.attempt)
+    return new
+
+
 @tool
 def fresh() -> str:
     """Something that there was not before."""
@@ -39,7 +54,7 @@ before = App(
             instructions="You are the old one.",
             user_instructions="Written at the head by the old one.",
             model="openai-chat:gpt-old",
-            tools=[count, vanishing],
+            tools=[count, vanishing, changing_before],
         )
     ]
 )
@@ -50,7 +65,7 @@ after = App(
             instructions="You are the new one.",
             user_instructions="Written at the head by the new one.",
             model="openai-chat:gpt-new",
-            tools=[fresh, count],
+            tools=[fresh, count, changing_after],
         )
     ]
 )

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.core.names import SessionId
 from tests.acceptance.caller import Answer, Caller
-from tests.acceptance.system import System, nothing_happened_twice, running, streams_are_whole
+from tests.acceptance.system import System, nothing_happened_twice, running, seconds, streams_are_whole
 from tests.conftest import MakeServer
 from tests.fake_openai import Call, FakeOpenAI, by_message
 from tests.servers import wait_for
@@ -75,6 +75,9 @@ def test_a_cancel_at_any_moment_ends_its_turn_once_and_the_session_goes_on(
     chance = random.Random(seed)
     with Web(system.server.url, target="web:create_app()", ORCHESTRATOR_APP="tests.acceptance.load:app") as site:
         caller = Caller(site.port)
+        # The first call of a process loads its libraries, and cancels are to come in the middle of calls.
+        for session in [caller.create("#warm") for _ in range(12)]:
+            assert caller.ended(session) == ["turn.completed"]
 
         def cancelled(number: int, delay: float) -> Told:
             message = f"steps=4 tool=work calls=2 tokens=30 #{seed}.{number}"
@@ -83,7 +86,7 @@ def test_a_cancel_at_any_moment_ends_its_turn_once_and_the_session_goes_on(
             return Told(SessionId(session), message, caller.post(f"/session/{session}/cancel", {}))
 
         with ThreadPoolExecutor(SESSIONS) as callers:
-            delays = [chance.uniform(0, 5) for _ in range(SESSIONS)]
+            delays = [chance.uniform(0, 3.5) for _ in range(SESSIONS)]
             told = list(callers.map(cancelled, range(SESSIONS), delays))
         sessions = [one.session for one in told]
         wait_for(lambda: system.all_quiet(sessions), 60, what="all turns to end")
@@ -115,7 +118,7 @@ def test_a_cancel_at_any_moment_ends_its_turn_once_and_the_session_goes_on(
         f"seed {seed}: {sum(one.accepted for one in told)} of {SESSIONS} cancelled, after {dict(moments)};"
         f" {len(closed)} calls were open, closed after at most {max(closed, default=0):.2f} s"
     )
-    assert sum(one.accepted for one in told) >= SESSIONS // 2
+    assert sum(one.accepted for one in told) >= SESSIONS // 3
     assert max(closed, default=0) <= 1.0
 
 
@@ -124,12 +127,39 @@ def types(system: System, session: SessionId) -> list[str]:
 
 
 def calls_after(provider: FakeOpenAI, told: Told) -> list[float]:
-    """How long the provider was busy with a turn after its cancel was sent: once for each call that was open or began."""
-    at = told.answer.asked_at
-    return [max(end(call) - at, 0.0) for call in provider.calls if call.user == told.message and end(call) > at]
+    """For each call of a turn that ended after the cancel was sent: how long after it was accepted."""
+    calls = [call for call in provider.calls if call.user == told.message and end(call) > told.answer.asked_at]
+    return [max(end(call) - told.answer.came_at, 0.0) for call in calls]
 
 
 def end(call: Call) -> float:
     ended = call.done_at or call.disconnected_at
     assert ended is not None, f"{call} is still open"
     return ended
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_cancel_waits_neither_for_a_silent_provider_nor_for_a_tool_that_cannot_be_stopped(
+    system: System, provider: FakeOpenAI, pool: str
+) -> None:
+    system.start_worker("worker", "--pool", pool, "-c", "4")
+    with Web(system.server.url, target="web:create_app()", ORCHESTRATOR_APP="tests.acceptance.load:app") as site:
+        caller = Caller(site.port)
+        silent = caller.create("call_seconds=60 #silent")
+        deaf = caller.create('steps=2 tool=linger args={"seconds":10} #deaf')
+        wait_for(lambda: len(provider.calls) == 2 and system.tools(), 30, what="the provider and the tool to be busy")
+        for session in (silent, deaf):
+            told = caller.post(f"/session/{session}/cancel", {})
+            assert told.body["outcome"] == "cancelling"
+            assert caller.ended(session, 10) == ["turn.cancelled"]
+            [at] = [seconds(event) for event in caller.events(session) if event["type"] == "turn.cancelled"]
+            assert at - told.asked_at <= 1.0
+        [call] = [call for call in provider.calls if call.user.endswith("#silent")]
+        provider.wait_for(lambda: call.disconnected_at)
+        assert [line["event"] for line in system.tools()] == ["start"], "the tool is still at it"
+
+        for session in (silent, deaf):
+            caller.say(session, "steps=2 tool=work #next")
+            assert caller.ended(session) == ["turn.cancelled", "turn.completed"]
+    for call in provider.calls:
+        every_call_has_its_result(call.messages)

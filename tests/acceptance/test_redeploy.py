@@ -61,7 +61,11 @@ def test_the_next_turn_is_the_new_codes_with_the_history_and_the_state_of_the_ol
     session = system.begin("steps=2 tool=count #one")
     assert ended(system, session, 1) == ["turn.completed"]
     first = provider.calls[-1]
-    assert (first.body["model"], offered(first), results(first)) == ("gpt-old", {"count", "vanishing"}, ["1"])
+    assert (first.body["model"], offered(first), results(first)) == (
+        "gpt-old",
+        {"count", "vanishing", "changing"},
+        ["1"],
+    )
     assert instructions(first) == "You are the old one."
     assert "Written at the head by the old one." in json.dumps(first.messages)
 
@@ -72,7 +76,11 @@ def test_the_next_turn_is_the_new_codes_with_the_history_and_the_state_of_the_ol
     assert ended(system, session, 2) == ["turn.completed", "turn.completed"]
 
     second = provider.calls[-1]
-    assert (second.body["model"], offered(second), results(second)) == ("gpt-new", {"count", "fresh"}, ["1", "2"])
+    assert (second.body["model"], offered(second), results(second)) == (
+        "gpt-new",
+        {"count", "fresh", "changing"},
+        ["1", "2"],
+    )
     assert instructions(second) == "You are the new one."
     assert second.messages[1 : len(first.messages)] == first.messages[1:], "the history stays as it was"
     told = json.dumps(second.messages)
@@ -83,11 +91,14 @@ def test_the_next_turn_is_the_new_codes_with_the_history_and_the_state_of_the_ol
     streams_are_whole(system, [session])
 
 
-def test_a_tool_that_was_removed_under_a_killed_worker_is_told_to_the_model_and_the_turn_ends(
-    system: System, provider: FakeOpenAI
+@pytest.mark.parametrize(
+    ("name", "said"), [("vanishing", "There is no tool 'vanishing' any more"), ("changing", "new: Field required")]
+)
+def test_a_call_of_a_killed_worker_that_the_new_code_cannot_take_is_told_to_the_model_and_the_turn_ends(
+    system: System, provider: FakeOpenAI, name: str, said: str
 ) -> None:
     old = system.start_worker("old", **OLD)
-    session = system.begin("steps=2 tool=vanishing #gone")
+    session = system.begin(f"steps=2 tool={name} #gone")
     wait_for(system.tools, 20, what="the tool to run")
     os.kill(old.pid, signal.SIGKILL)
     old.wait()
@@ -99,7 +110,7 @@ def test_a_tool_that_was_removed_under_a_killed_worker_is_told_to_the_model_and_
     assert instructions(last) == "You are the new one."
     [told] = results(last)
     print(f"the model reads: {told}")
-    assert "vanishing" in told
+    assert said in told
     shown = [event["data"] for event in system.events(session) if event["type"] == "action.result"]
     assert [(one["status"], one["result"]["isError"]) for one in shown] == [("failed", True)]
     assert len(system.tools()) == 1, "the tool ran again"
