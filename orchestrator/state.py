@@ -5,7 +5,7 @@ A call sees the committed state plus its own changes. They become committed toge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -89,6 +89,50 @@ class Slot(Generic[T]):
         if len(packed) > SLOT_LIMIT:
             raise NotStorable(where=f"state {self.name!r}", kind=f"value of {len(packed)} bytes (limit {SLOT_LIMIT})")
         return packed
+
+
+class SessionState(Mapping[str, bytes]):
+    """The committed state of a session, read when it is first looked at, and the changes that wait for the next commit."""
+
+    def __init__(self, read: Callable[[], Mapping[str, bytes]]) -> None:
+        self._read = read
+        self._values: dict[str, bytes] | None = None
+        self._changed: dict[str, bytes] = {}
+
+    def _loaded(self) -> dict[str, bytes]:
+        if self._values is None:
+            self._values = dict(self._read())
+        return self._values
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._loaded()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded())
+
+    def __len__(self) -> int:
+        return len(self._loaded())
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Make a call's changes, on top of what waits already: all of them or, if one raises, none."""
+        if not changes:
+            return
+        seen = {**self._loaded(), **self._changed}
+        fresh: dict[str, bytes] = {}
+        for change in changes:
+            slot = change.slot
+            seen[slot.name] = fresh[slot.name] = slot.write(change.make(slot.read(seen)))
+        self._changed.update(fresh)
+
+    def pending(self) -> tuple[tuple[str, bytes], ...]:
+        """What the next commit writes."""
+        return tuple(self._changed.items())
+
+    def committed(self) -> None:
+        """The commit has written it."""
+        if self._values is not None:
+            self._values.update(self._changed)
+        self._changed = {}
 
 
 def state(name: str, default: Callable[[], T], type: object = None) -> Slot[T]:

@@ -7,14 +7,17 @@ import os
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import cached_property
+from typing import TypeVar
 
 import orchestrator.ids as ids
 from orchestrator.agent import Agent, App
 from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings
 from orchestrator.core.names import SessionId, Token
+from orchestrator.errors import JournalAway
 from orchestrator.journal import Journal, Reads
 from orchestrator.journal.tails import Listener, news_channels
 from orchestrator.ports import Model, ModelLayer
@@ -25,6 +28,7 @@ from orchestrator.process.pulse import Pulse
 from orchestrator.process.pump import Pump
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 DRAIN = object()
 """In a mailbox: the grace is over, give the session back."""
 NEWS = object()
@@ -108,6 +112,19 @@ class Process:
     def new_token(self) -> Token:
         """A token that nobody else makes: worker, pid, ULID."""
         return Token(self.prefix + ids.ulid(self.clock.now()))
+
+    def repeat(self, call: Callable[[], T], *, patience: float = float("inf")) -> T:
+        """Say the same thing to the journal again until it is clear what has happened. Raises `JournalAway` after `patience`
+        seconds, or when the grace of a leaving process is over."""
+        pause, until = 0.02, steady() + patience
+        while True:
+            try:
+                return call()
+            except JournalAway:
+                if steady() > until or self.grace_over.is_set():
+                    raise
+                time.sleep(pause * (1 + self.dice()))
+                pause = min(pause * 2, 0.5)
 
     # Who is worked on -------------------------------------------------------------------------------------------------
 

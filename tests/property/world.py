@@ -12,7 +12,6 @@ import pytest
 import redis
 
 import orchestrator.ids as ids
-from orchestrator import turn as driver
 from orchestrator.agent import Agent, App
 from orchestrator.config import Settings
 from orchestrator.core.delivery import Body, Delivery, Envelope, Part
@@ -26,12 +25,13 @@ from orchestrator.perform import ask_model, run_tool
 from orchestrator.ports import ModelCall, ModelOutput
 from orchestrator.process import owned as owned_module
 from orchestrator.process import pulse as pulse_module
+from orchestrator.process import shared
 from orchestrator.process.owned import Owned
 from orchestrator.process.pump import Pump
 from orchestrator.process.shared import DRAIN, Process, owner_prefix
 from orchestrator.state import state
 from orchestrator.tool import Fatal, ToolContext, tool
-from orchestrator.turn import Carried, carry_on
+from orchestrator.turn import Carried, asking, calling, carry, carry_on, driver, hands
 from orchestrator.wake import AtomicWake
 from tests.property.ledger import Ledger, Said
 from tests.property.schedule import Block, Box, Crash, Doing, Fiber, Pause
@@ -324,10 +324,11 @@ class World:
             return run_tool(call, tool, arguments, context, *rest)
 
         Box.steady = staticmethod(steady)
-        patch.setattr(driver, "steady", steady)
-        patch.setattr(driver, "time", Sleepy)
-        patch.setattr(driver, "ask_model", watched_model)
-        patch.setattr(driver, "run_tool", watched_tool)
+        for module in (asking, calling, carry, driver, hands, shared):
+            patch.setattr(module, "steady", steady)
+        patch.setattr(shared, "time", Sleepy)
+        patch.setattr(asking, "ask_model", watched_model)
+        patch.setattr(calling, "run_tool", watched_tool)
         patch.setattr(pulse_module, "steady", steady)
         patch.setattr(owned_module, "SimpleQueue", Box)
 

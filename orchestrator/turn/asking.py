@@ -1,0 +1,138 @@
+"""The effect "call the model": make the request, listen to the answer, say what came of it."""
+
+from __future__ import annotations
+
+import logging
+
+import orchestrator.ids as ids
+from orchestrator.clock import steady
+from orchestrator.core.event import AskedCall, Bodies
+from orchestrator.core.fact import ModelAnswered, ModelTryFailed, ToolReturned
+from orchestrator.core.names import Millis, call_id, step_key
+from orchestrator.core.snapshot import MAX_CALLS, Call
+from orchestrator.core.steps import MODEL_TRIES
+from orchestrator.errors import OrchestratorError, UnreadableHistory
+from orchestrator.perform import Answered, Broke, ask_model, failed
+from orchestrator.ports import Answer, Model, ModelCall, ModelFailure, ToolBox, WrongCall
+from orchestrator.turn.hands import Hands
+
+log = logging.getLogger(__name__)
+
+LONGEST_SILENCE = 660.0
+"""Seconds after which a model call without a sign of life loses its lease (the model layer cuts it before)."""
+HANG_UP_SECONDS = 2.0
+
+
+def ask(hands: Hands) -> None:
+    """Call the model for the open step. What came of it is given to `hands`; nothing, if the turn was told to stop."""
+    owned, process = hands.owned, hands.process
+    made = _request(hands)
+    if made is None:
+        return None
+    model, call = made
+    owned.open_stream(hands.turn)
+
+    def say(kind: str, text: str) -> None:
+        owned.busy_until = steady() + LONGEST_SILENCE
+        if owned.say(kind, text):
+            process.pump.hint(owned)
+
+    run = object()
+    owned.busy_until = steady() + LONGEST_SILENCE
+    running = ask_model(model, call, say, owned.mailbox, process.loops, run)
+    try:
+        while True:
+            match hands.hear(None):
+                case Answered(run=ran, answer=answer) if ran is run:
+                    return _answered(hands, answer, call.tools)
+                case Broke(run=ran, failure=failure) if ran is run:
+                    return _broke(hands, failure)
+                case _ if hands.told_to_stop():
+                    return None
+    finally:
+        if not running.ended.is_set():
+            running.cancel()
+            running.ended.wait(HANG_UP_SECONDS)
+
+
+def _request(hands: Hands) -> tuple[Model, ModelCall] | None:
+    """The model and what it is asked, or None where that cannot be made: the step has failed then."""
+    process, turn, agent = hands.process, hands.turn, hands.agent
+    try:
+        if headless := hands.take_headless():
+            hands.fail_step("MODEL_CONFIG", headless)
+            return None
+        return process.model(agent), ModelCall(
+            session=hands.owned.session,
+            turn=turn.id,
+            step=turn.step,
+            tries=turn.tries,
+            instructions=hands.text(agent.instructions),
+            history=hands.messages(),
+            tools=process.layer.toolbox(agent.tools),
+        )
+    except UnreadableHistory:
+        raise
+    except OrchestratorError as broken:
+        hands.fail_step("MODEL_CONFIG", str(broken))
+    except Exception as broken:
+        log.exception("%s: the request could not be made", hands.owned.session)
+        hands.fail_step("MODEL_CONFIG", f"{type(broken).__name__}: {broken}")
+    return None
+
+
+def _answered(hands: Hands, answer: Answer, toolbox: ToolBox) -> None:
+    turn = hands.turn
+    if len(answer.calls) > MAX_CALLS:
+        text = f"The model asked for {len(answer.calls)} calls at once; the limit is {MAX_CALLS}."
+        _broke(hands, ModelFailure(text, retryable=False))
+        return
+    tools = {tool.name: tool for tool in hands.agent.tools}
+    calls, asked, wrong = [], [], {}
+    for place, one in enumerate(answer.calls):
+        name = call_id(turn.number, turn.step, place)
+        try:
+            toolbox.check(one.tool, one.input)
+        except WrongCall as problem:
+            wrong[name] = failed("INVALID_CALL", str(problem))
+        tool = tools.get(one.tool)
+        calls.append(
+            Call(
+                id=name,
+                provider_id=one.provider_id,
+                tool=one.tool[:64],
+                digest=ids.digest(repr(one.input).encode(errors="replace")),
+                on_interrupt=tool.on_interrupt if tool else "rerun",
+                refused=name in wrong,
+            )
+        )
+        asked.append(AskedCall(name, one.tool, one.input))
+        hands.asked[name] = one.input
+    at = hands.process.clock.now()
+    hands.give(
+        ModelAnswered(turn.id, turn.step, answer.finish, answer.usage, tuple(calls), at),
+        Bodies(text=answer.text, reasoning=answer.reasoning, asked=tuple(asked)),
+        answer.row,
+    )
+    for name, outcome in wrong.items():
+        hands.give(ToolReturned(turn.id, turn.step, name, "failed", at), Bodies(outcomes={name: outcome}))
+
+
+def _broke(hands: Hands, failure: ModelFailure) -> None:
+    owned, turn = hands.owned, hands.turn
+    owned.drop_stream()
+    with owned.sending:
+        hands.flush()
+    tries = turn.tries + 1
+    if not failure.retryable or tries >= MODEL_TRIES:
+        hands.fail_step(failure.code, failure.message, {**failure.details, "tries": tries})
+        return
+    # What this try has shown does not count; the next one begins anew.
+    hands.loose = hands.left_behind()
+    seconds = 2.0 ** (tries - 1) + 0.25 * hands.process.dice()
+    if failure.retry_after is not None:
+        seconds = max(failure.retry_after, 0.0)
+    at = hands.process.clock.now()
+    hands.give(ModelTryFailed(turn.id, turn.step, failure.code, Millis(at + int(seconds * 1000)), at))
+    where = step_key(turn.id, turn.step)
+    log.info("%s %s: try %d of the model call broke: %s", owned.session, where, tries, failure)

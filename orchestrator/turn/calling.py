@@ -1,0 +1,195 @@
+"""The effect "run the tools": start the calls of an answer that have no result, and take in their results as they come."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from orchestrator.clock import steady
+from orchestrator.core.event import Bodies, Outcome
+from orchestrator.core.fact import CallStarted, CallStatus, ToolReturned
+from orchestrator.core.names import CallId
+from orchestrator.core.snapshot import Call
+from orchestrator.errors import NotStorable
+from orchestrator.perform import Returned, ToolRun, failed, plain_json, run_tool
+from orchestrator.ports import WrongCall
+from orchestrator.state import SessionState, StateView
+from orchestrator.tool import Tool, ToolContext
+from orchestrator.turn.hands import Hands
+
+log = logging.getLogger(__name__)
+
+AFTER_TIMEOUT = 30.0
+STOP_SECONDS = 1.0
+Start = tuple[Call, Tool, dict[str, object]]
+
+
+class Calling:
+    """The tool calls that run for one owned session."""
+
+    def __init__(self, hands: Hands, state: SessionState, record: Callable[[Sequence[CallStarted]], bool]) -> None:
+        """`record` commits that calls are about to start; False if the turn must not go on."""
+        self._hands = hands
+        self._state = state
+        self._record = record
+        self._running: list[ToolRun] = []
+        self._on_record: set[CallId] = set()
+
+    def run(self) -> None:
+        """Start the calls that have no result and do not run here yet; take in at least one result."""
+        hands, owned, turn = self._hands, self._hands.owned, self._hands.turn
+        going = {run.call.id for run in self._running}
+        fresh = [call for call in turn.calls if call.state != "settled" and call.id not in going]
+        if fresh and not self._start(fresh):
+            return None
+        if hands.given:
+            return None
+        owned.busy_until = max((run.until for run in self._running), default=steady()) + AFTER_TIMEOUT
+        while True:
+            soonest = min((run.until for run in self._running), default=None)
+            seconds = None if soonest is None or soonest == float("inf") else max(soonest - steady(), 0.001)
+            item = hands.hear(seconds)
+            if isinstance(item, Returned) and item.run is self:
+                self._returned(item)
+                # What is ready together is committed together.
+                while not owned.mailbox.empty() and isinstance(item := hands.hear(0.001), Returned):
+                    self._returned(item)
+                return None
+            if hands.told_to_stop():
+                return self.stop()
+            if self._time_out():
+                return None
+
+    def forget(self) -> None:
+        """The step is closed."""
+        self._on_record = set()
+
+    def stop(self) -> None:
+        """Stop what runs. What cannot be stopped is left behind; if this process is leaving, it must be ended hard."""
+        for run in self._running:
+            run.cancel()
+        until = steady() + STOP_SECONDS
+        for run in self._running:
+            if run.running is not None:
+                run.running.ended.wait(max(until - steady(), 0))
+        process = self._hands.process
+        if process.grace_over.is_set() and any(run.unstoppable for run in self._running):
+            process.hard_exit_needed = True
+        self._running = []
+
+    # Starting ---------------------------------------------------------------------------------------------------------
+
+    def _start(self, fresh: list[Call]) -> bool:
+        """Start calls. False when a start had to be committed and news came with it: a refusal, or that the turn must stop."""
+        hands = self._hands
+        ready = self._ready(fresh)
+        if hands.given:
+            return True
+        turn, at = hands.turn, hands.process.clock.now()
+        starts = [
+            CallStarted(turn.id, call.id, at)
+            for call, tool, _ in ready
+            if "report" in (tool.on_interrupt, call.on_interrupt)
+        ]
+        if starts:
+            # From here on these calls may have happened: it must be on record before they begin.
+            if not self._record(starts):
+                return False
+            self._on_record.update(start.call for start in starts)
+            if hands.told_to_stop():
+                return False
+            hands.look_at_the_lease()
+        hands.owned.open_stream(turn)
+        for call, tool, arguments in ready:
+            self._running.append(self._begin(call, tool, arguments))
+        return True
+
+    def _ready(self, fresh: list[Call]) -> list[Start]:
+        """The calls that can start. Those that cannot have their result now."""
+        hands = self._hands
+        tools = {tool.name: tool for tool in hands.agent.tools}
+        toolbox = hands.process.layer.toolbox(hands.agent.tools)
+        inputs = self._inputs()
+        ready: list[Start] = []
+        for call in fresh:
+            tool = tools.get(call.tool)
+            if call.state == "started" and call.id not in self._on_record:
+                text = "The call was interrupted. It may have run, wholly or partly."
+                self._settle(call, failed("OUTCOME_UNKNOWN", text))
+            elif tool is None:
+                text = f"There is no tool {call.tool!r} any more: the agent was changed while this call was waiting."
+                self._settle(call, failed("TOOL_REMOVED", text))
+            else:
+                try:
+                    ready.append((call, tool, toolbox.check(call.tool, inputs[call.id])))
+                except WrongCall as problem:
+                    self._settle(call, failed("INVALID_CALL", str(problem)))
+        return ready
+
+    def _inputs(self) -> Mapping[CallId, object]:
+        """What the model asked for: from the answer itself, or after a takeover from the history's last row."""
+        hands = self._hands
+        if not hands.asked:
+            asked = hands.process.layer.calls(hands.messages()[-1])
+            hands.asked = {call.id: one.input for call, one in zip(hands.turn.calls, asked, strict=True)}
+        return hands.asked
+
+    def _begin(self, call: Call, tool: Tool, arguments: dict[str, object]) -> ToolRun:
+        hands, owned, process = self._hands, self._hands.owned, self._hands.process
+
+        def progress(value: object) -> None:
+            # One that was left behind talks to nobody.
+            if not context.cancelled.is_set() and owned.show(call.id, call.tool, _shown(value)):
+                process.pump.hint(owned)
+
+        context = ToolContext(
+            session=hands.session_view(),
+            call_id=call.id,
+            idempotency_key=f"{owned.session}/{hands.turn.id}/{call.id}",
+            attempt=owned.attempt,
+            state=StateView(self._state),
+            _progress=progress,
+        )
+        return run_tool(call, tool, arguments, context, owned.mailbox, process.loops, process.threads, self, steady())
+
+    # Results ----------------------------------------------------------------------------------------------------------
+
+    def _returned(self, item: Returned) -> None:
+        run = next((run for run in self._running if run.call.id == item.call), None)
+        if run is None:
+            return
+        self._running.remove(run)
+        outcome = item.outcome
+        try:
+            self._state.apply(item.changes)
+        except Exception as broken:
+            name = "NotStorable" if isinstance(broken, NotStorable) else type(broken).__name__
+            outcome = failed("STATE_NOT_CHANGED", f"{name}: {broken}", name)
+        self._settle(run.call, outcome)
+        if item.fatal:
+            self._hands.fail_step("TOOL_FATAL", item.fatal)
+
+    def _settle(self, call: Call, outcome: Outcome) -> None:
+        status: CallStatus = "completed" if outcome.status == "completed" else "failed"
+        turn = self._hands.turn
+        fact = ToolReturned(turn.id, turn.step, call.id, status, self._hands.process.clock.now())
+        self._hands.give(fact, Bodies(outcomes={call.id: outcome}))
+
+    def _time_out(self) -> bool:
+        now = steady()
+        late = [run for run in self._running if run.until <= now]
+        for run in late:
+            run.cancel()
+            self._running.remove(run)
+            if run.unstoppable:
+                log.warning("%s: %s hangs and is left behind", self._hands.owned.session, run.call.tool)
+            text = f"{run.call.tool} took longer than its timeout and was stopped. It may have partly run."
+            self._settle(run.call, failed("TOOL_TIMEOUT", text))
+        return bool(late)
+
+
+def _shown(value: object) -> object:
+    try:
+        return plain_json(value)
+    except ValueError as broken:
+        return str(broken)

@@ -1,0 +1,140 @@
+"""A wake: ask for the session, drive it while it is ours, and survive losing it."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import orchestrator.ids as ids
+from orchestrator.clock import steady
+from orchestrator.core import codec
+from orchestrator.core.delivery import Delivery, Envelope
+from orchestrator.core.names import SessionId, Token
+from orchestrator.errors import JournalAway, OrchestratorError, UnreadableHistory
+from orchestrator.journal import Behind, Granted, Refused
+from orchestrator.process.owned import Owned
+from orchestrator.process.shared import Process
+from orchestrator.turn.alone import ALONE_FROM, FAULTS, carry_on_alone
+from orchestrator.turn.driver import Driver, Left
+from orchestrator.turn.hands import GiveBack, LostOwnership, Rewound, key_of_next
+
+log = logging.getLogger(__name__)
+
+OWN_PATIENCE = 10.0
+PATIENCE = 5.0
+How = Literal["gone", "ended", "not_yours", "too_new", "leased", "later", "idle", "stale"]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What became of a wake: why the session was not ours, or how it was left, and how many steps were closed."""
+
+    how: How | Left | Literal["away", "draining", "alone", "given_back", "superseded", "unreadable"]
+    steps: int = 0
+
+
+def carry_on(process: Process, session: SessionId, *, alone: str = "") -> Carried:
+    """Move the session until there is nothing to do, or its task has done its share.
+
+    `alone` is a token that a parent process was granted for this session: it is carried on here because it has brought
+    workers down before.
+    """
+    lost_events = 0
+    instead = ""
+    child = bool(alone)
+    try:
+        token = Token(alone) if child else process.new_token()
+        while True:
+            asked_at = steady()
+            answer = _ask(process, session, token, instead=instead, child=child)
+            if isinstance(answer, Refused):
+                if answer.why == "stale":
+                    # We asked just now, so it is the clock that was set: the next try must not be refused again.
+                    process.clock.look()
+                _report_loss(process, session, lost_events)
+                return Carried(answer.why)
+            process.clock.heard(answer.at, asked_at)
+            owned = Owned(session, token, answer, process.settings.lease_seconds, asked_at, process.clock.now)
+            left = _drive(process, owned, lost_events, child=child)
+            if left is not None:
+                return left
+            lost_events, instead = max(lost_events, owned.position.events), token
+            token = process.new_token()
+    except codec.Unreadable as broken:
+        log.error("%s: its snapshot cannot be read: %s", session, broken)
+        return Carried("unreadable")
+    except JournalAway as away:
+        log.warning("%s: left for later, the journal does not answer: %s", session, away)
+        return Carried("away")
+
+
+def _drive(process: Process, owned: Owned, lost_events: int, *, child: bool) -> Carried | None:
+    """Drive a session that is ours. None: the store has lost its tail, and it has to be asked for again."""
+    session = owned.session
+    if process.draining.is_set():
+        _give_back(process, owned, lost_events)
+        return Carried("draining")
+    if owned.granted.attempt >= ALONE_FROM and owned.granted.faults < FAULTS and not child:
+        command = process.alone_command(session, owned.token)
+        if command is not None:
+            carry_on_alone(process, owned, command)
+            return Carried("alone")
+    driver = Driver(process, owned, lost_events)
+    process.enter(owned)
+    try:
+        return Carried(driver.run(), driver.steps)
+    except Rewound as rewound:
+        log.warning(
+            "%s: the store has lost its tail: %d events are left of %d",
+            session,
+            rewound.behind.events,
+            owned.position.events,
+        )
+        process.histories.clear()
+        return None
+    except LostOwnership:
+        _report_loss(process, session, lost_events)
+        return Carried("superseded", driver.steps)
+    except UnreadableHistory as broken:
+        log.error("%s", broken)
+        return Carried(driver.leave_for_newer(), driver.steps)
+    except GiveBack:
+        _give_back(process, owned, owned.position.events if isinstance(owned.lost, Behind) else lost_events)
+        return Carried("given_back", driver.steps)
+    finally:
+        process.leave(owned)
+
+
+def _ask(process: Process, session: SessionId, token: Token, *, instead: str, child: bool) -> Granted | Refused:
+    """`own`, until there is an answer: a repeat with the same token is the same question."""
+    made = process.clock.now()
+    alone = child or not process.one_alone.locked()
+    deployment = process.settings.deployment
+
+    def own() -> Granted | Refused:
+        return process.journal.own(
+            session, token, made, deployment=deployment, alone=alone, instead=instead, lost=bool(instead)
+        )
+
+    return process.repeat(own, patience=OWN_PATIENCE)
+
+
+def _give_back(process: Process, owned: Owned, lost_events: int) -> None:
+    _report_loss(process, owned.session, lost_events)
+    what = key_of_next(owned)
+    with suppress(JournalAway):  # the lease runs out by itself
+        process.repeat(lambda: process.journal.release(owned.session, owned.token, what), patience=PATIENCE)
+
+
+def _report_loss(process: Process, session: SessionId, events: int) -> None:
+    """Another goes on with a session whose stream we have seen `events` long: let it name what was lost."""
+    if not events:
+        return
+    at = process.clock.now()
+    seen = Delivery(ids.new_delivery(at), Envelope("tail_seen", guard=str(events), at=at))
+    try:
+        process.repeat(lambda: process.journal.deliver(session, seen), patience=OWN_PATIENCE)
+    except OrchestratorError as refused:
+        log.warning("%s: nobody could be told that it was %d events long: %s", session, events, refused)

@@ -1,0 +1,259 @@
+"""What a driver has in its hands: the session it owns, what has happened since the last commit, and what came in.
+
+The signals that end a drive are here as well; no tool can eat them, and they are caught in `carry.py` only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from queue import Empty
+from typing import NoReturn
+
+from orchestrator.agent import Agent, Instructions
+from orchestrator.clock import steady
+from orchestrator.core.advance import understands
+from orchestrator.core.delivery import Body, Head
+from orchestrator.core.event import NO_BODIES, Bodies
+from orchestrator.core.fact import Fact, StepFailed
+from orchestrator.core.names import CallId, DeliveryId, SessionId, step_key, turn_id
+from orchestrator.core.snapshot import Turn
+from orchestrator.draft import Given, Loose
+from orchestrator.errors import JournalAway, UnreadableHistory
+from orchestrator.journal import Behind, Gone, Superseded
+from orchestrator.perform import Stop
+from orchestrator.process.history import History, Messages, row_id
+from orchestrator.process.owned import Owned
+from orchestrator.process.shared import DRAIN, NEWS, Process
+from orchestrator.tool import SessionView
+
+log = logging.getLogger(__name__)
+
+
+class LostOwnership(Stop):
+    """Another owns the session, or it is gone: drop everything silently."""
+
+
+class Rewound(Stop):
+    """The store has lost its tail."""
+
+    def __init__(self, behind: Behind) -> None:
+        super().__init__()
+        self.behind = behind
+
+
+class GiveBack(Stop):
+    """This process is leaving."""
+
+
+def key_of_next(owned: Owned) -> str:
+    """The key of the step a session is at: what its next wake is for."""
+    turn = owned.snapshot.turn
+    return step_key(turn.id, turn.step) if turn else step_key(turn_id(owned.snapshot.next_turn), 0)
+
+
+class Hands:
+    """One owned session, and what its driver and its effects share."""
+
+    def __init__(self, process: Process, owned: Owned) -> None:
+        self.process = process
+        self.owned = owned
+        self.given: list[Given] = []
+        self.heads: tuple[Head, ...] = owned.heads
+        self.asked: dict[CallId, object] = {}
+        self.loose = self.left_behind()
+        self._headless = ""
+        self._agent: Agent | None = None
+        self._bodies: dict[DeliveryId, Body] = {}
+        self._kept = process.histories.take(owned.session)
+        self._history = self._remembered()
+
+    # What has happened ------------------------------------------------------------------------------------------------
+
+    @property
+    def turn(self) -> Turn:
+        """The open turn."""
+        assert self.owned.snapshot.turn is not None
+        return self.owned.snapshot.turn
+
+    def give(self, fact: Fact, bodies: Bodies = NO_BODIES, answer: bytes = b"") -> None:
+        """Something has happened; the next commit writes it."""
+        self.given.append(Given(fact, bodies, answer))
+
+    def fail_step(self, code: str, text: str, details: Mapping[str, object] | None = None) -> None:
+        """The step cannot go on, and its turn with it."""
+        turn = self.turn
+        self.give(
+            StepFailed(turn.id, turn.step, code, self.process.clock.now()),
+            Bodies(failure=text, details=details or None),
+        )
+
+    def left_behind(self) -> Loose | None:
+        """Events of the open turn that were appended and that no commit has vouched for."""
+        there, vouched = self.owned.position.events, self.owned.snapshot.at.events
+        return Loose(vouched, there - 1) if there > vouched and self.owned.snapshot.turn else None
+
+    # What comes in ----------------------------------------------------------------------------------------------------
+
+    def hear(self, seconds: float | None) -> object:
+        """The next thing in the mailbox that is not about the session itself, or None after so many seconds. News are looked up."""
+        try:
+            item = self.owned.mailbox.get(timeout=seconds) if seconds is not None else self.owned.mailbox.get()
+        except Empty:
+            return None
+        match item:
+            case Behind() | Superseded() | Gone():
+                self.lose(item)
+            case UnreadableHistory():
+                raise item
+            case _ if item is DRAIN:
+                raise GiveBack()
+            case _ if item is NEWS:
+                self._look_for_news()
+                return NEWS
+        return item
+
+    def _look_for_news(self) -> None:
+        above = max([self.owned.snapshot.judged, *(head.n for head in self.heads)])
+        try:
+            self.take_in(self.process.reads.heads(self.owned.session, above))
+        except JournalAway:
+            return
+
+    def take_in(self, heads: Sequence[Head]) -> None:
+        """These came in; the next draft says what they mean."""
+        known = {head.id: head for head in (*self.heads, *heads)}
+        self.heads = tuple(sorted(known.values(), key=lambda head: head.n))
+
+    def told_to_stop(self) -> bool:
+        """Whether what has come in means that the turn must stop: the draft says so."""
+        judged, turn = self.owned.snapshot.judged, self.owned.snapshot.turn
+        return any(
+            head.envelope.kind == "cancel" and head.n > judged and turn and head.envelope.guard in ("", turn.id)
+            for head in self.heads
+            if understands(head)
+        )
+
+    # Whether it is still ours -----------------------------------------------------------------------------------------
+
+    def lose(self, how: Behind | Superseded | Gone) -> NoReturn:
+        """Our writes are refused."""
+        self.owned.lost = how
+        if isinstance(how, Behind):
+            raise Rewound(how)
+        raise LostOwnership()
+
+    def look_at_the_lease(self) -> None:
+        """Nothing is started on a lease that may be over; past half of it, it is renewed first."""
+        owned = self.owned
+        if owned.lost:
+            self.lose(owned.lost)
+        if owned.lease_until - steady() < owned.lease_seconds / 2 and not self.process.pulse.renew(owned):
+            if owned.lost:
+                self.lose(owned.lost)
+            if owned.lease_until <= steady():
+                # The journal does not answer and the lease may be over: ask until it is clear.
+                asked_at = steady()
+                answer = self.process.repeat(lambda: self.process.journal.renew([(owned.session, owned.token)]))
+                if answer[owned.session] != "done":
+                    self.lose(Gone() if answer[owned.session] == "gone" else Superseded())
+                owned.renewed(asked_at)
+
+    def flush(self) -> None:
+        """Send what is left to stream. Hold `owned.sending`."""
+        owned, process = self.owned, self.process
+        while not owned.lost and (append := owned.next_append()) is not None:
+            command = process.journal.append_command(owned.session, owned.token, *append)
+            owned.append_heard(process.repeat(lambda: process.journal.append_many([command])[0]))  # noqa: B023
+        if owned.lost:
+            self.lose(owned.lost)
+
+    # Whose it is, and what was said -----------------------------------------------------------------------------------
+
+    @property
+    def agent(self) -> Agent:
+        """The agent as this deployment has it."""
+        if self._agent is None:
+            app = self.process.app
+            self._agent = app.by_name.get(self.owned.granted.agent) or app.agents[0]
+        return self._agent
+
+    @property
+    def model_name(self) -> str:
+        """Its model, as the stream shows it."""
+        named = self.process.settings.model or self.agent.model or ""
+        return named if isinstance(named, str) else named.name
+
+    def session_view(self) -> SessionView:
+        """The session as tools and instructions see it."""
+        turn = self.owned.snapshot.turn
+        parent = self.owned.granted.parent
+        return SessionView(
+            id=self.owned.session,
+            turn=turn.id if turn else turn_id(self.owned.snapshot.next_turn),
+            auth=turn.principal if turn else None,
+            parent=SessionId(parent) if parent else None,
+        )
+
+    def text(self, instructions: Instructions) -> str:
+        """Instructions as text. Raises what their function raises."""
+        return instructions if isinstance(instructions, str) else instructions(self.session_view())
+
+    def pinned(self) -> str:
+        """The instructions at the head of a history. Where they cannot be made, the turn that begins with them fails at its model call."""
+        try:
+            return self.text(self.agent.user_instructions)
+        except Exception as broken:
+            log.exception("%s: the user instructions could not be made", self.owned.session)
+            self._headless = f"user_instructions: {type(broken).__name__}: {broken}"
+            return ""
+
+    def take_headless(self) -> str:
+        """Why the history has no head, once."""
+        why, self._headless = self._headless, ""
+        return why
+
+    def bodies(self, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Body]:
+        """What was sent."""
+        missing = [name for name in deliveries if name not in self._bodies]
+        if missing:
+            self._bodies = self.process.repeat(lambda: self.process.reads.bodies(self.owned.session, missing))
+        return {name: self._bodies[name] for name in deliveries if name in self._bodies}
+
+    def messages(self) -> Messages:
+        """The whole history as messages, read when they are first looked at."""
+        if self._history is None:
+            self._history = self._loaded(self._kept, self.owned.position.gen, self.owned.position.rows)
+        return Messages(self._history, self.process.layer.read)
+
+    def wrote(self, rows: Sequence[bytes]) -> None:
+        """Rows that a commit has added."""
+        if self._history is not None:
+            self._history.add(rows)
+
+    def let_go(self) -> None:
+        """Remember the history for the next time."""
+        history = self._history or self._kept
+        if history is not None and not self.owned.lost:
+            self.process.histories.put(history)
+
+    def _remembered(self) -> History | None:
+        """What this process remembers of the history, if it is exactly what is stored."""
+        granted, kept = self.owned.granted, self._kept
+        if not granted.position.rows:
+            return History(self.owned.session, granted.position.gen)
+        if kept is None or kept.gen != granted.position.gen or len(kept) != granted.position.rows:
+            return None
+        return kept if kept.last_row == granted.last_row else None
+
+    def _loaded(self, kept: History | None, gen: int, rows: int) -> History:
+        """What was remembered with the tail it lacks, if both are of one timeline; else all of it."""
+        session, process = self.owned.session, self.process
+        if kept is not None and kept.gen == gen and 0 < len(kept) <= rows:
+            tail = process.repeat(lambda: process.reads.rows(session, gen, len(kept) - 1))
+            if tail and row_id(tail[0]) == kept.last_row:
+                kept.add(tail[1:])
+                return kept
+        history = History(session, gen)
+        history.add(process.repeat(lambda: process.reads.rows(session, gen, 0)))
+        return history
