@@ -75,7 +75,7 @@ class Ground:
 
 @dataclass(slots=True)
 class Draft:
-    """Everything one commit will write."""
+    """Everything one commit will write, and whether a turn ends or a step is closed with it."""
 
     ground: Ground
     snapshot: Snapshot
@@ -88,16 +88,8 @@ class Draft:
     consumed: list[DeliveryId] = field(default_factory=list)
     used: int = 0
     left: list[Head] = field(default_factory=list)
-
-    @property
-    def ended_turn(self) -> bool:
-        """Whether a turn ends in this commit."""
-        return any(isinstance(fact, TurnSettled) for fact in self.facts)
-
-    @property
-    def closed_step(self) -> bool:
-        """Whether a step is closed in this commit."""
-        return any(isinstance(fact, StepSettled) for fact in self.facts)
+    ended_turn: bool = False
+    closed_step: bool = False
 
     @property
     def progress(self) -> bool:
@@ -201,6 +193,8 @@ class Draft:
                 pass
         self.facts.append(fact)
         self.snapshot = after
+        self.closed_step = self.closed_step or isinstance(fact, StepSettled)
+        self.ended_turn = self.ended_turn or isinstance(fact, TurnSettled)
         turn = before.turn or after.turn
         deliveries = (after.turn or turn).deliveries if turn else self.snapshot.last_turn
         for event in events.publish(self.ground.session, before, fact, after, bodies):

@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, overload
 
 from orchestrator.core.names import CallId, SessionId, TurnId
@@ -83,17 +84,18 @@ class Tool:
     @property
     def takes_context(self) -> bool:
         """Whether the first parameter is the `ToolContext`."""
-        parameters = list(inspect.signature(self.fn).parameters.values())
-        if not parameters:
-            return False
-        annotation: object = parameters[0].annotation
-        return annotation is ToolContext or (
-            isinstance(annotation, str) and annotation.rpartition(".")[2] == "ToolContext"
-        )
+        return _takes_context(self.fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function, for tests and for other code."""
         return self.fn(*args, **kwargs)
+
+
+@cache
+def _takes_context(fn: Callable[..., Any]) -> bool:
+    parameters = list(inspect.signature(fn).parameters.values())
+    annotation: object = parameters[0].annotation if parameters else None
+    return annotation is ToolContext or (isinstance(annotation, str) and annotation.rpartition(".")[2] == "ToolContext")
 
 
 @overload

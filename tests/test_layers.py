@@ -44,7 +44,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator.errors": set(),
     "orchestrator.envelope": set(),
     "orchestrator.local": {"orchestrator.errors"},
-    "orchestrator.journal": BASE | {"redis", "msgpack"},
+    "orchestrator.journal": BASE | {"redis", "hiredis", "msgpack"},
     "orchestrator.world": BASE | {"orchestrator.journal", "orchestrator.local"},
     "orchestrator.models": BASE | {"pydantic_ai", "pydantic", "pydantic_core", "httpx2"},
     # What a process shares. Loops and threads know nothing; the door to the models is opened when a session needs it.

@@ -10,9 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import redis
+from hiredis import pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from orchestrator.clock import steady
@@ -39,7 +40,7 @@ class Line:
             self._look()
         self.used_at = now
         try:
-            connection.send_command(*command)
+            connection.send_packed_command([pack_command(cast(Any, command))])
             return connection.read_response()
         except redis.ResponseError:
             raise
