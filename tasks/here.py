@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 from celery import Celery
@@ -12,6 +13,7 @@ from orchestrator import world
 from orchestrator.agent import App
 from orchestrator.config import Settings, from_environment
 from orchestrator.engine import Engine
+from orchestrator.errors import OrchestratorError
 from orchestrator.ports import Wake
 from orchestrator.wake import AtomicWake
 from tasks.wake import PublishedWake
@@ -76,6 +78,8 @@ class Here:
         engine = self.engine()
         for agent in engine.app.agents:
             engine.process.layer.toolbox(agent.tools)
+            with suppress(OrchestratorError):  # its turns say what is missing; others may work
+                engine.process.model(agent)
 
     def has_worked(self) -> bool:
         """Whether a session was worked on in this process."""

@@ -78,7 +78,7 @@ def spoken() -> Iterator[None]:
     except OutOfMemoryError as full:
         raise JournalFull() from full
     except (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError) as away:
-        raise JournalAway(reason=str(away) or type(away).__name__) from away
+        raise JournalAway(reason=str(away).rstrip(".") or type(away).__name__) from away
     except ResponseError as answer:
         text = str(answer)
         if text.startswith(("OOM", "-OOM")) or "allow-oom" in text:

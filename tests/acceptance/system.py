@@ -51,7 +51,9 @@ class System:
         self.model_log = self.folder / "model.jsonl"
         self.tool_log.touch()
         self.model_port = free_port()
-        self.engine = Engine(app, Settings(url=self.server.url, app="tests.acceptance.load:app", lease_seconds=self.lease))
+        self.engine = Engine(
+            app, Settings(url=self.server.url, app="tests.acceptance.load:app", lease_seconds=self.lease)
+        )
         self.environment = {
             **os.environ,
             "ORCHESTRATOR_APP": "tests.acceptance.load:app",
@@ -87,9 +89,7 @@ class System:
     def start_worker(self, name: str = "worker", *flags: str, **extra: str) -> subprocess.Popen[bytes]:
         """One worker process, and wait until it listens."""
         before = self.listening()
-        process = self.run(
-            *("celery", "-A", "tasks", "worker", "-n", f"{name}@test", *flags), name=name, **extra
-        )
+        process = self.run(*("celery", "-A", "tasks", "worker", "-n", f"{name}@test", *flags), name=name, **extra)
         wait_for(lambda: self.listening() > before, 40, what=f"{name} to listen")
         return process
 
@@ -198,7 +198,9 @@ def nothing_happened_twice(system: System, sessions: Sequence[SessionId]) -> Non
                 case "actions.requested" | "message.completed":
                     step = (message[data["turnId"]], data["stepIndex"])
                     late = [at for at in asked[step] if at > seconds(event) + 0.005]
-                    assert not late, f"{session} {step}: asked at {late}, after its answer was committed at {seconds(event)}"
+                    assert not late, (
+                        f"{session} {step}: asked at {late}, after its answer was committed at {seconds(event)}"
+                    )
                 case _:
                     pass
 
