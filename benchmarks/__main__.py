@@ -6,9 +6,11 @@ import argparse
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -108,6 +110,52 @@ def steps(url: str, pid: int, chains: int) -> None:
     table(f"{chains} sessions or chains x {STEPS} steps or hops, 2 worker processes of 32 threads", rows)
 
 
+# Latency ---------------------------------------------------------------------------------------------------------------
+
+
+def latency(url: str, count: int) -> None:
+    """From a delivery to a parked session until its model is called, and from sending a bare task until it runs."""
+    os.environ["BENCH_URL"] = url
+    from benchmarks.bare import look
+
+    with tempfile.NamedTemporaryFile() as log:
+
+        def waits(send: Callable[[], object]) -> list[float]:
+            """Milliseconds from sending until the line in the log, one at a time."""
+            found = []
+            for _ in range(count):
+                size = os.path.getsize(log.name)
+                sent = time.time()
+                send()
+                wait_until(lambda size=size: os.path.getsize(log.name) > size, 20)  # type: ignore[misc]  # bound now
+                found.append(1000 * (float(Path(log.name).read_text().split()[-1]) - sent))
+                time.sleep(0.01)
+            return sorted(found[count // 10 :])
+
+        environment = {"BENCH_URL": url, "BENCH_LOG": log.name}
+        task: Any = look
+        with workers("benchmarks.bare", 1, url, environment, "-c", "8"):
+            bare_waits = waits(lambda: task.apply_async())
+        engine = Engine(app, Settings(url=url, app=NAME))
+        settings = {"ORCHESTRATOR_APP": "benchmarks.app:watched", "ORCHESTRATOR_URL": url, **environment}
+        with workers("tasks", 1, url, settings, "-c", "8"):
+            session, _ = engine.create(HELLO)
+
+            def deliver() -> None:
+                wait_until(lambda: all_idle(engine, [session]))
+                engine.deliver(session, HELLO)
+
+            durable_waits = waits(deliver)
+    rows = [("", "p50 ms", "p95 ms")]
+    for name, found in (
+        ("bare task, sent until it runs", bare_waits),
+        ("message until the model is called", durable_waits),
+    ):
+        rows.append((name, f"{statistics.median(found):.2f}", f"{found[len(found) * 95 // 100]:.2f}"))
+    rows.append(("ratio", f"{statistics.median(durable_waits) / statistics.median(bare_waits):.2f}", ""))
+    table(f"{count} times, one at a time, one worker process", rows)
+
+
 # History ---------------------------------------------------------------------------------------------------------------
 
 
@@ -176,11 +224,11 @@ def memory(url: str, sessions: int) -> None:
         return session
 
     one = parked()
-    client.delete("orc.default")
+    client.delete("orc.default")  # no worker took the wakes: they are the broker's
     before = int(client.info("memory")["used_memory"])
     for _ in range(sessions):
         parked()
-    client.delete("orc.default")  # no worker took the wakes: they are the broker's
+    client.delete("orc.default")
     total = (int(client.info("memory")["used_memory"]) - before) / sessions
     keys = engine.journal.keys(one)
     payload = {
@@ -189,12 +237,19 @@ def memory(url: str, sessions: int) -> None:
         "facts": sum(map(len, client.lrange(keys.fact, 0, -1))),
         "snapshot": int(client.strlen(keys.snapshot)),
     }
+    own: Any = list(client.scan_iter(match=f"*{one}*", count=10_000))
+    taken = sum(int(client.memory_usage(name) or 0) for name in own)
     kinds = ", ".join(f"{name} {size:,}" for name, size in payload.items())
     table(
         f"{sessions} parked sessions, two turns and {4 * len(words) / 1000:.1f} kB of text each",
         [
-            ("bytes in Redis", "payload", "beyond it"),
-            (f"{total:,.0f}", f"{sum(payload.values()):,} ({kinds})", f"{total - sum(payload.values()):,.0f}"),
+            ("used_memory / session", f"its {len(own)} keys", "payload", "keys beyond it"),
+            (
+                f"{total:,.0f}",
+                f"{taken:,}",
+                f"{sum(payload.values()):,} ({kinds})",
+                f"{taken - sum(payload.values()):,}",
+            ),
         ],
     )
     client.flushdb()
@@ -213,11 +268,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a third of the load")
-    parser.add_argument("--only", choices=("steps", "history", "memory"))
+    parser.add_argument("--only", choices=("steps", "latency", "history", "memory"))
     options = parser.parse_args()
     with server() as (url, pid):
         if options.only in (None, "steps"):
             steps(url, pid, 60 if options.quick else 200)
+        if options.only in (None, "latency"):
+            latency(url, 60 if options.quick else 200)
         if options.only in (None, "history"):
             history(url, 10 if options.quick else 30)
         if options.only in (None, "memory"):

@@ -46,7 +46,7 @@ local function look(key, shard, session)
   local rings = redis.call('HINCRBY', hash, 'rings', 1)
   -- Without numbers we back off, we may be ringing in vain. With them a wake is known to be out of its queue: one that is lost
   -- twice in a row is missed sooner than the first.
-  local wait = template == '' and math.min(grace_ms * 2 ^ (rings - 1), 60000) or math.min(grace_ms, grace_ms / 4 * 2 ^ (rings - 1))
+  local wait = template == '' and math.min(grace_ms * 2 ^ (rings - 1), 60000) or math.min(grace_ms, grace_ms / 8 * 2 ^ math.max(0, rings - 3))
   redis.call('ZADD', key, whole(ms + wait), session)
   taken = taken + 1
   if ring(hash, h[8], session, what, ms) == 1 then
