@@ -37,8 +37,7 @@ class Reads:
         if not fields:
             return None
         plain = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
-        judged = int(plain["judged"]) if plain["turn"] else 0
-        above = bool(last) and last[0][1] > judged
+        above = bool(last) and last[0][1] > int(plain["floor"])
         return View(session, plain, seconds * 1000 + micros // 1000, above)
 
     def exists(self, session: SessionId) -> bool:

@@ -33,7 +33,7 @@ def ask(client: redis.Redis) -> Facts:
     aof = str(info.get("aof_enabled", "0")) == "1"
     try:
         client.execute_command("WAITAOF", 0, 0, 1)
-        knows = aof
+        knows = aof and setting != "no"  # which WAITAOF would wait for in vain
     except RedisError:
         knows = False
     return Facts(

@@ -3,16 +3,17 @@
 -- FLAGS allow-oom
 -- PARTS clock ring heads
 -- KEYS own snapshot inbox box due index fact evt hist rec state tidy tail
--- ARGV now session token commit seq events gen rows fact_base judged used turn work next_timer reads attempt_key progress conditional mode lease_ms grace_ms tidy_ms most text last_row n_facts n_events n_rows n_records n_folded n_consumed n_state template wakes queue broker_db journal_db what
+-- ARGV now session token commit seq events gen rows fact_base judged floor used turn work next_timer reads attempt_key progress conditional mode lease_ms grace_ms tidy_ms most text last_row n_facts n_events n_rows n_records n_folded n_consumed n_state template wakes queue broker_db journal_db what
+-- floor: what lies above it in the inbox wants to be looked at: `judged`, or 0 where what was judged may be used now.
+-- work = 1, 0, or `inbox`: whether something lies above the floor.
 -- mode = keep | chain (release and ring) | park (release, unless a head is above `judged`) | end (as park, and the session is over)
 -- conditional = 1: refuse the whole if a cancel is above `judged`. The lists follow in the order of their counts; records and state are pairs.
 -- Returns {'done', now, n, ring, kept, heads} | {'landed', now, n, ring, kept, heads} | {'behind', seq, events} | {'superseded'} | {'news', heads} | {'gone'}
 local ms = clock(now)
 local h = redis.call('HMGET', own, 'last_commit', 'token', 'seq', 'events', 'gen', 'rows', 'cancel_n', 'n', 'deployment', 'fact_base', 'waiting', 'reads')
 if not h[2] then return {'gone'} end
-local above = turn == '' and '0' or judged
 local unjudged = redis.call('ZRANGEBYSCORE', inbox, '(' .. judged, '+inf', 'LIMIT', 0, 1)[1]
-local function unread() return unjudged and heads(inbox, box, above, tonumber(most)) or {} end
+local function unread() return unjudged and heads(inbox, box, floor, tonumber(most)) or {} end
 if h[1] == commit then
   local kept = h[2] == token and 1 or 0
   return {'landed', whole(ms), tonumber(h[8]), 0, kept, kept == 1 and unread() or {}}
@@ -51,12 +52,12 @@ end
 redis.call('SET', snapshot, text)
 -- What is unread may be of a newer version than its owner.
 local needs = unjudged and math.max(tonumber(reads), tonumber(h[12])) or reads
--- Without an open turn the inbox says what is left to do: a store that lost its tail may hold more or less than was counted.
-local head = unjudged or (turn == '' and redis.call('ZRANGE', inbox, 0, 0)[1])
-if turn == '' and not head then work = '0' end
+local head = redis.call('ZRANGEBYSCORE', inbox, '(' .. floor, '+inf', 'LIMIT', 0, 1)[1]
+-- The inbox says it, and not a count: a store that lost its tail may hold more or less than was counted.
+if work == 'inbox' then work = head and '1' or '0' end
 local events_now = tonumber(events) + tonumber(n_events)
 local fields = {'last_commit', commit, 'seq', tonumber(seq) + tonumber(n_facts), 'events', events_now, 'rows', tonumber(rows) + tonumber(n_rows),
-  'judged', judged, 'turn', turn, 'work', work, 'next_timer', next_timer, 'reads', needs, 'attempt_key', attempt_key, 'fact_base', fact_base}
+  'judged', judged, 'floor', floor, 'turn', turn, 'work', work, 'next_timer', next_timer, 'reads', needs, 'attempt_key', attempt_key, 'fact_base', fact_base}
 local function also(name, value) fields[#fields + 1] = name fields[#fields + 1] = value end
 if last_row ~= '' then also('last_row', last_row) end
 if used ~= '0' then also('waiting', tonumber(h[11]) - tonumber(used)) end
@@ -80,6 +81,6 @@ if kept == 0 then
   elseif mode == 'park' and work == '1' then redis.call('ZADD', due, whole(ms + 5000), session)
   else redis.call('ZREM', due, session) end
 end
-if turn == '' then redis.call('ZADD', index, whole(ms), session) end
+if floor == '0' then redis.call('ZADD', index, whole(ms), session) end
 if n_events ~= '0' then redis.call('PUBLISH', tail, session .. ' ' .. events_now) end
 return {'done', whole(ms), tonumber(h[8]), rung, kept, kept == 1 and unread() or {}}

@@ -9,7 +9,7 @@ local ms = clock(now)
 if redis.call('EXISTS', own) == 1 then return {'again', whole(ms), 0} end
 local waiting = delivery == '' and 0 or 1
 redis.call('HSET', own, 'kind', 'session', 'agent', agent, 'status', 'live', 'turn', '', 'deployment', deployment, 'reads', reads,
-  'token', '', 'lease', 0, 'epoch', 0, 'seq', 0, 'fact_base', 0, 'events', 0, 'gen', 0, 'rows', 0, 'judged', 0, 'waiting', waiting,
+  'token', '', 'lease', 0, 'epoch', 0, 'seq', 0, 'fact_base', 0, 'events', 0, 'gen', 0, 'rows', 0, 'judged', 0, 'floor', 0, 'waiting', waiting,
   'rung', 0, 'work', 0, 'next_timer', 0, 'attempt', 0, 'attempt_key', '', 'faults', 0, 'cancel_n', 0, 'last_commit', '', 'last_row', '',
   'left', '', 'n', waiting, 'rings', 0, 'created', whole(ms), 'deadline', whole(ms + life_ms), 'parent', parent, 'root', root)
 redis.call('ZADD', index, whole(ms), session)

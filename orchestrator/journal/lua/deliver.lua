@@ -8,7 +8,7 @@
 --         {'gone'} | {'ended'} | {'full', waiting}.
 local KEEP_MS = 86400000
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'status', 'waiting', 'n', 'seq', 'turn', 'token', 'rung', 'deployment', 'cancel_n', 'judged', 'reads', 'created')
+local h = redis.call('HMGET', own, 'status', 'waiting', 'n', 'seq', 'turn', 'token', 'rung', 'deployment', 'cancel_n', 'judged', 'reads', 'created', 'kind')
 if not h[1] then return {'gone'} end
 -- The score keeps the answer beside the time: four outcomes, two bits.
 local was = redis.call('ZSCORE', seen, id)
@@ -19,7 +19,8 @@ if kind == 'message' then
   if tonumber(h[2]) >= tonumber(limit) then return {'full', tonumber(h[2])} end
 elseif kind == 'cancel' then
   local open = h[5]
-  if open ~= '' and (guard == '' or guard == open) then outcome = 1
+  if h[13] ~= 'session' then outcome = 1
+  elseif open ~= '' and (guard == '' or guard == open) then outcome = 1
   elseif guard ~= '' then outcome = 2
   elseif open == '' and tonumber(h[2]) > 0 then outcome = 1
   else outcome = 3 end

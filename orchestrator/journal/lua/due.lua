@@ -24,15 +24,14 @@ end
 
 local function look(key, shard, session)
   local hash = prefix .. ':{' .. shard .. '}:own:' .. session
-  local h = redis.call('HMGET', hash, 'token', 'lease', 'work', 'judged', 'turn', 'next_timer', 'rung', 'deployment', 'status', 'attempt_key', 'rings')
+  local h = redis.call('HMGET', hash, 'token', 'lease', 'work', 'floor', 'turn', 'next_timer', 'rung', 'deployment', 'status', 'attempt_key', 'rings')
   if not h[1] or h[9] == 'ended' then return redis.call('ZREM', key, session) end
   local lease, timer = tonumber(h[2]) or 0, tonumber(h[6]) or 0  -- one damaged session must not stop the keepers of all
   if h[1] ~= '' and lease > ms then return redis.call('ZADD', key, whole(lease), session) end
   if h[1] ~= '' and pause == '1' then return redis.call('ZADD', key, whole(ms + lease_ms), session) end
   if h[1] == '' then
     local inbox = prefix .. ':{' .. shard .. '}:inbox:' .. session
-    local above = h[5] == '' and '0' or h[4]
-    local head = redis.call('ZRANGEBYSCORE', inbox, '(' .. above, '+inf', 'LIMIT', 0, 1)[1]
+    local head = redis.call('ZRANGEBYSCORE', inbox, '(' .. (h[4] or '0'), '+inf', 'LIMIT', 0, 1)[1]
     if not head and h[3] ~= '1' and not (timer > 0 and timer <= ms) then
       if timer > 0 then return redis.call('ZADD', key, whole(timer), session) end
       return redis.call('ZREM', key, session)

@@ -9,15 +9,14 @@
 --         {'granted', epoch, attempt, faults, now, seq, events, gen, rows, judged, last_row, fact_base, agent, parent, snapshot, heads}
 --         {'stale'}: the call is older than the lease; nobody waits for it any more.
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'status', 'deployment', 'reads', 'token', 'lease', 'work', 'next_timer', 'judged', 'turn', 'attempt',
+local h = redis.call('HMGET', own, 'status', 'deployment', 'reads', 'token', 'lease', 'work', 'next_timer', 'judged', 'floor', 'attempt',
   'epoch', 'seq', 'events', 'gen', 'rows', 'last_row', 'fact_base', 'agent', 'parent', 'faults', 'left')
 if not h[1] then
   redis.call('ZREM', due, session)
   return {'gone'}
 end
 local lease, judged, timer = tonumber(h[5]), tonumber(h[8]), tonumber(h[7])
--- Without an open turn everything in the inbox counts, also what was judged while one was open.
-local above = h[9] == '' and '0' or h[8]
+local above = h[9]
 
 local function grant(epoch, attempt, faults)
   local text = redis.call('GET', snapshot) or ''

@@ -6,15 +6,14 @@
 -- ARGV now session token grace_ms template wakes queue broker_db journal_db what
 -- Returns {'done', ring} | {'superseded', 0} | {'gone', 0}
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'token', 'work', 'judged', 'turn', 'next_timer', 'deployment')
+local h = redis.call('HMGET', own, 'token', 'work', 'floor', 'next_timer', 'deployment')
 if not h[1] then return {'gone', 0} end
 if h[1] ~= token then return {'superseded', 0} end
 redis.call('HSET', own, 'token', '', 'lease', 0, 'left', token)
-local above = h[4] == '' and '0' or h[3]
-local more = h[2] == '1' or redis.call('ZRANGEBYSCORE', inbox, '(' .. above, '+inf', 'LIMIT', 0, 1)[1]
+local more = h[2] == '1' or redis.call('ZRANGEBYSCORE', inbox, '(' .. h[3], '+inf', 'LIMIT', 0, 1)[1]
 if more then
   redis.call('ZADD', due, whole(ms + grace_ms), session)
-  return {'done', ring(own, h[6], session, what, ms)}
+  return {'done', ring(own, h[5], session, what, ms)}
 end
-if tonumber(h[5]) > 0 then redis.call('ZADD', due, h[5], session) else redis.call('ZREM', due, session) end
+if tonumber(h[4]) > 0 then redis.call('ZADD', due, h[4], session) else redis.call('ZREM', due, session) end
 return {'done', 0}
