@@ -19,6 +19,9 @@ ANONYMOUS: Mapping[str, Anonymous] = {
     **dict.fromkeys(("1", "true", "yes", "on", "all"), "all"),
 }
 
+MAX_BODY_BYTES = 15 * 1024 * 1024
+"""What fits into a stored value with all around it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -40,6 +43,11 @@ class Settings:
     body_limit_bytes: int = 10 * 1024 * 1024
     waiting_limit: int = 1000
 
+    def as_environment(self) -> dict[str, str]:
+        """The variables that give another process these settings. Keys are left out: only the web needs them."""
+        given = {name: getattr(self, name) for name in Settings.__dataclass_fields__ if name != "api_keys"}
+        return {f"ORCHESTRATOR_{name.upper()}": str(value) for name, value in given.items() if value != ""}
+
     @property
     def lease_ms(self) -> int:
         """The lease in milliseconds."""
@@ -60,6 +68,11 @@ class Settings:
             raise ConfigError(
                 problem=f"ORCHESTRATOR_ALLOW_ANONYMOUS={self.allow_anonymous!r} is no answer.",
                 remedy="Use 1 (everybody), loopback (callers on this machine) or nothing.",
+            )
+        if self.body_limit_bytes > MAX_BODY_BYTES:
+            raise ConfigError(
+                problem=f"ORCHESTRATOR_BODY_LIMIT_BYTES={self.body_limit_bytes} is more than can be stored.",
+                remedy=f"Use at most {MAX_BODY_BYTES}.",
             )
         if self.lease_seconds < 0.5 or self.steps_per_task < 1 or self.streams < 1:
             raise ConfigError(

@@ -135,7 +135,7 @@ class Draft:
             events=tuple(self.lines),
             rows=tuple(self.rows),
             last_row=self.last_row,
-            records=tuple((call, codec.pack(outcome)) for call, outcome in self.records.items()),
+            records=tuple((call, events.pack_outcome(outcome)) for call, outcome in self.records.items()),
             folded=tuple(self.folded),
             consumed=tuple(self.consumed),
             used=self.used,

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from orchestrator.core import codec
-from orchestrator.core.event import Outcome, encode
+from orchestrator.core.event import Outcome, encode, storable
 from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Call
 from orchestrator.errors import UnreadableHistory
@@ -93,6 +93,10 @@ def ask_model(model: Model, call: ModelCall, say: Say, mailbox: Mailbox, loops: 
                 raise ModelFailure("The model's stream ended without an answer.", retryable=True)
         except ModelFailure as failure:
             mailbox.put(Broke(run, failure))
+        except asyncio.CancelledError:
+            # If it was us, nobody listens any more; else the model has waited for something that was cancelled.
+            mailbox.put(Broke(run, ModelFailure("The model's call was cancelled from within.", retryable=True)))
+            raise
         except UnreadableHistory as unreadable:
             mailbox.put(unreadable)
         except Exception as broken:
@@ -174,6 +178,9 @@ def run_tool(
                     value = await tool.fn(*given, **arguments)
                 mailbox.put(_returned(run, call, value, context))
             except asyncio.CancelledError:
+                if not context.cancelled.is_set():
+                    # Nobody of ours has cancelled it: it has waited for something that was.
+                    mailbox.put(_raised(run, call, RuntimeError("The tool was cancelled from within.")))
                 raise
             except BaseException as broken:
                 mailbox.put(_raised(run, call, broken))
@@ -184,6 +191,9 @@ def run_tool(
         return going
 
     def block() -> None:
+        if context.cancelled.is_set():  # it was given up while it waited for a thread
+            going.ended.set()
+            return
         try:
             value = tool.fn(*given, **arguments)
             if inspect.isgenerator(value):
@@ -248,7 +258,7 @@ def _said(broken: BaseException) -> str:
 
 def plain_json(value: object) -> object:
     """A value as JSON has it, so that what is stored is what a repeat would see. Raises `ValueError` with what to do."""
-    if value is None or isinstance(value, (bool, int)):
+    if value is None or type(value) is bool or (type(value) is int and abs(value) < 2**63):
         return value
     if isinstance(value, str) and len(value) < RESULT_LIMIT // 4:
         return storable(value)
@@ -268,15 +278,6 @@ def plain_json(value: object) -> object:
     if size > RESULT_LIMIT:
         raise ValueError(f"The tool's result has {size} bytes as JSON; the limit is {RESULT_LIMIT}. Return less.")
     return plain
-
-
-def storable(text: str) -> str:
-    """`text` as UTF-8 can hold it: Python's strings may hold halves of characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def failed(code: str, message: str, name: str = "") -> Outcome:

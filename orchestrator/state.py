@@ -5,6 +5,7 @@ A call sees the committed state plus its own changes. They become committed toge
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
@@ -98,11 +99,14 @@ class SessionState(Mapping[str, bytes]):
         self._read = read
         self._values: dict[str, bytes] | None = None
         self._changed: dict[str, bytes] = {}
+        # Tools look from threads of their own; what one of them reads must not be older than what is committed meanwhile.
+        self._lock = threading.Lock()
 
     def _loaded(self) -> dict[str, bytes]:
-        if self._values is None:
-            self._values = dict(self._read())
-        return self._values
+        with self._lock:
+            if self._values is None:
+                self._values = dict(self._read())
+            return self._values
 
     def __getitem__(self, name: str) -> bytes:
         return self._loaded()[name]
@@ -130,9 +134,10 @@ class SessionState(Mapping[str, bytes]):
 
     def committed(self) -> None:
         """The commit has written it."""
-        if self._values is not None:
-            self._values.update(self._changed)
-        self._changed = {}
+        with self._lock:
+            if self._values is not None:
+                self._values.update(self._changed)
+            self._changed = {}
 
 
 def state(name: str, default: Callable[[], T], type: object = None) -> Slot[T]:

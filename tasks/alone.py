@@ -1,8 +1,9 @@
-"""`python -m tasks.alone SESSION TOKEN`: one session in a process of its own, because its last ones died."""
+"""`ORCHESTRATOR_TOKEN=… python -m tasks.alone SESSION`: one session in a process of its own, because its last ones died."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -16,14 +17,14 @@ EX_TEMPFAIL = 75
 
 def main(arguments: list[str]) -> int:
     """Carry the session on under the token it was given."""
-    session, token = arguments
+    (session,) = arguments
     # Whoever waits for us keeps the session's lease; without it we would work for nobody.
     watched: Any = platforms
     watched.set_pdeathsig("SIGKILL")
     try:
         from tasks import engine
 
-        engine().carry_on(SessionId(session), alone=token)
+        engine().carry_on(SessionId(session), alone=os.environ["ORCHESTRATOR_TOKEN"])
     except Exception:  # whatever it is, it was not a death: only that is the session's own fault
         logging.getLogger(__name__).exception("%s was not carried on", session)
         return EX_TEMPFAIL

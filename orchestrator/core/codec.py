@@ -262,7 +262,10 @@ def _plain(value: object) -> object:
 def pack(value: object) -> bytes:
     """One of our dataclasses as bytes."""
     write, _ = _coder(cast(Any, type(value)))
-    return _written(write(value))
+    packed = _written(write(value))
+    if len(packed) > MAX_BYTES:
+        raise Unstorable(f"{type(value).__name__} of {len(packed)} bytes")
+    return packed
 
 
 def unpack(cls: type[T], data: bytes) -> T:

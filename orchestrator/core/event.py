@@ -30,6 +30,17 @@ from orchestrator.core.names import CallId, DeliveryId, SessionId
 from orchestrator.core.snapshot import Snapshot, Turn, Usage
 
 Json = Mapping[str, object]
+
+
+def storable(text: str) -> str:
+    """`text` as UTF-8 can hold it: Python's strings may hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 
@@ -57,6 +68,17 @@ class Outcome:
     status: str
     output: object
     error: Json | None = None
+
+
+def pack_outcome(outcome: Outcome) -> bytes:
+    """A record: JSON, as the output is, with whatever numbers it holds."""
+    return storable(encode([outcome.status, outcome.output, outcome.error])).encode()
+
+
+def unpack_outcome(record: bytes) -> Outcome:
+    """An outcome from its record."""
+    status, output, error = json.loads(record)
+    return Outcome(status, output, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,4 +240,4 @@ def line(event: Event, event_id: str, at: str, deliveries: tuple[DeliveryId, ...
     """The JSON line a reader gets, without the line end."""
     ids = f',"deliveryIds":{encode(deliveries)}' if deliveries else ""
     meta = f'{{"id":"{event_id}","at":"{at}","attempt":{attempt}{ids}}}'
-    return f'{{"type":"{event.type}","data":{encode(event.data)},"meta":{meta}}}'
+    return storable(f'{{"type":"{event.type}","data":{encode(event.data)},"meta":{meta}}}')

@@ -7,7 +7,7 @@ from typing import cast
 
 from orchestrator.core import codec
 from orchestrator.core.delivery import Body, Head
-from orchestrator.core.event import Outcome
+from orchestrator.core.event import Outcome, unpack_outcome
 from orchestrator.core.fact import Fact
 from orchestrator.core.names import CallId, DeliveryId, SessionId
 from orchestrator.core.snapshot import EMPTY, Snapshot
@@ -101,7 +101,7 @@ class Reads:
             return {}
         with spoken():
             found = cast("list[bytes | None]", self.client.hmget(self.journal.keys(session).rec, list(calls)))
-        return {call: codec.unpack(Outcome, packed) for call, packed in zip(calls, found, strict=True) if packed}
+        return {call: unpack_outcome(packed) for call, packed in zip(calls, found, strict=True) if packed}
 
     def rows(self, session: SessionId, gen: int, first: int) -> list[bytes]:
         """History rows from a place on."""

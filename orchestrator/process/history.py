@@ -63,11 +63,11 @@ class History:
 
     def messages(self, read: Read) -> list[Any]:
         """All of it as messages. The list must not be changed. Raises `UnreadableHistory`."""
-        for text in self._rows:
+        for place, text in enumerate(self._rows):
             try:
                 self._messages.append(read(message_of(text)))
             except ValueError as broken:
-                self._rows = self._rows[len(self._messages) :]
+                self._rows = self._rows[place:]
                 raise UnreadableHistory(session=self.session, reason=str(broken)[:200]) from broken
         self._rows = []
         return self._messages
@@ -111,6 +111,8 @@ class Histories:
     def put(self, history: History) -> None:
         """Remember a history."""
         with self._lock:
+            if (before := self._kept.pop(history.session, None)) is not None:
+                self._bytes -= before.bytes * READ_COST
             self._kept[history.session] = history
             self._bytes += history.bytes * READ_COST
             while self._bytes > self._most and self._kept:

@@ -19,6 +19,10 @@ from orchestrator.core.names import CallId, Millis, SessionId, Token
 from orchestrator.core.snapshot import Position, Snapshot, Turn
 from orchestrator.journal import Appended, Behind, Gone, Granted, Superseded
 
+DRAIN = object()
+"""In a mailbox: the grace is over, give the session back."""
+NEWS = object()
+"""In a mailbox: something came in for this session."""
 READY_SECONDS = 60.0
 """How long a driver may be busy with what comes before and after an effect."""
 
@@ -48,7 +52,7 @@ class Owned:
         self.mailbox: SimpleQueue[object] = SimpleQueue()
         self.sending = threading.Lock()
         self.lost: Behind | Superseded | Gone | None = None
-        self.last_n = 0
+        self.last_n = max([granted.snapshot.judged, *(head.n for head in granted.heads)])
         self.streamed = False
         self._now = now
         self._lock = threading.Lock()
@@ -127,7 +131,9 @@ class Owned:
                 self.position = replace(self.position, events=answer.events)
                 self.streamed = True
                 if answer.n > self.last_n:
+                    # A hint that was lost is made good by the next answer.
                     self.last_n = answer.n
+                    self.mailbox.put(NEWS)
             case None:
                 return
             case _:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 from queue import Empty
 
 from orchestrator.clock import steady
-from orchestrator.process.owned import Owned
-from orchestrator.process.shared import DRAIN, Process
+from orchestrator.process.owned import DRAIN, Owned
+from orchestrator.process.shared import Process
 from orchestrator.turn.hands import key_of_next
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,9 @@ def carry_on_alone(process: Process, owned: Owned, command: list[str]) -> None:
 
 def _carry_on(process: Process, owned: Owned, command: list[str]) -> None:
     log.warning("%s: try %d, in a process of its own", owned.session, owned.attempt)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    # The token is nobody's business who can list processes.
+    env = {**os.environ, **process.settings.as_environment(), "ORCHESTRATOR_TOKEN": owned.token}
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
     while child.poll() is None:
         if _must_end(process, owned):
             child.kill()

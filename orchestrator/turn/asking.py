@@ -6,7 +6,7 @@ import logging
 
 import orchestrator.ids as ids
 from orchestrator.clock import steady
-from orchestrator.core.event import AskedCall, Bodies
+from orchestrator.core.event import AskedCall, Bodies, storable
 from orchestrator.core.fact import ModelAnswered, ModelTryFailed, ToolReturned
 from orchestrator.core.names import Millis, call_id, step_key
 from orchestrator.core.snapshot import MAX_CALLS, Call
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 LONGEST_SILENCE = 660.0
 """Seconds after which a model call without a sign of life loses its lease (the model layer cuts it before)."""
 HANG_UP_SECONDS = 2.0
+MOST_ID_CHARACTERS = 16_000
 
 
 def ask(hands: Hands) -> None:
@@ -33,16 +34,23 @@ def ask(hands: Hands) -> None:
     owned.open_stream(hands.turn)
 
     def say(kind: str, text: str) -> None:
+        if hung_up:
+            return
         owned.busy_until = steady() + LONGEST_SILENCE
         if owned.say(kind, text):
             process.pump.hint(owned)
 
     run = object()
+    hung_up = False
     owned.busy_until = steady() + LONGEST_SILENCE
     running = ask_model(model, call, say, owned.mailbox, process.loops, run)
     try:
         while True:
-            match hands.hear(None):
+            item = hands.hear(max(owned.busy_until - steady(), 0.001))
+            if item is None and steady() >= owned.busy_until:
+                _broke(hands, ModelFailure("The model was silent for too long.", retryable=True))
+                return None
+            match item:
                 case Answered(run=ran, answer=answer) if ran is run:
                     return _answered(hands, answer, call.tools)
                 case Broke(run=ran, failure=failure) if ran is run:
@@ -50,6 +58,7 @@ def ask(hands: Hands) -> None:
                 case _ if hands.told_to_stop():
                     return None
     finally:
+        hung_up = True
         if not running.ended.is_set():
             running.cancel()
             running.ended.wait(HANG_UP_SECONDS)
@@ -87,6 +96,11 @@ def _answered(hands: Hands, answer: Answer, toolbox: ToolBox) -> None:
         text = f"The model asked for {len(answer.calls)} calls at once; the limit is {MAX_CALLS}."
         _broke(hands, ModelFailure(text, retryable=False))
         return
+    if sum(len(one.provider_id) for one in answer.calls) > MOST_ID_CHARACTERS:
+        # They are part of the snapshot, which is written with every commit.
+        text = f"The provider's call ids have more than {MOST_ID_CHARACTERS:,} characters in one answer."
+        _broke(hands, ModelFailure(text, retryable=False))
+        return
     tools = {tool.name: tool for tool in hands.agent.tools}
     calls, asked, wrong = [], [], {}
     for place, one in enumerate(answer.calls):
@@ -99,8 +113,8 @@ def _answered(hands: Hands, answer: Answer, toolbox: ToolBox) -> None:
         calls.append(
             Call(
                 id=name,
-                provider_id=one.provider_id,
-                tool=one.tool[:64],
+                provider_id=storable(one.provider_id),
+                tool=storable(one.tool[:64]),
                 digest=ids.digest(repr(one.input).encode(errors="replace")),
                 on_interrupt=tool.on_interrupt if tool else "rerun",
                 refused=name in wrong,
@@ -110,7 +124,7 @@ def _answered(hands: Hands, answer: Answer, toolbox: ToolBox) -> None:
         hands.asked[name] = one.input
     at = hands.process.clock.now()
     hands.give(
-        ModelAnswered(turn.id, turn.step, answer.finish, answer.usage, tuple(calls), at),
+        ModelAnswered(turn.id, turn.step, answer.finish or "other", answer.usage, tuple(calls), at),
         Bodies(text=answer.text, reasoning=answer.reasoning, asked=tuple(asked)),
         answer.row,
     )

@@ -52,8 +52,8 @@ class Calling:
             if isinstance(item, Returned) and item.run is self:
                 self._returned(item)
                 # What is ready together is committed together.
-                while not owned.mailbox.empty() and isinstance(item := hands.hear(0.001), Returned):
-                    self._returned(item)
+                for other in hands.ready():
+                    self._returned(other)
                 return None
             if hands.told_to_stop():
                 return self.stop()

@@ -12,7 +12,7 @@ from orchestrator.clock import steady
 from orchestrator.core import codec
 from orchestrator.core.delivery import Delivery, Envelope
 from orchestrator.core.names import SessionId, Token
-from orchestrator.errors import JournalAway, OrchestratorError, UnreadableHistory
+from orchestrator.errors import JournalAway, JournalFull, OrchestratorError, UnreadableHistory
 from orchestrator.journal import Behind, Granted, Refused
 from orchestrator.process.owned import Owned
 from orchestrator.process.shared import Process
@@ -77,7 +77,7 @@ def _drive(process: Process, owned: Owned, lost_events: int, *, child: bool) -> 
         _give_back(process, owned, lost_events)
         return Carried("draining")
     if owned.granted.attempt >= ALONE_FROM and owned.granted.faults < FAULTS and not child:
-        command = process.alone_command(session, owned.token)
+        command = process.alone_command(session)
         if command is not None:
             carry_on_alone(process, owned, command)
             return Carried("alone")
@@ -95,7 +95,7 @@ def _drive(process: Process, owned: Owned, lost_events: int, *, child: bool) -> 
         process.histories.clear()
         return None
     except LostOwnership:
-        _report_loss(process, session, lost_events)
+        _report_loss(process, session, max(lost_events, _beyond_the_store(process, owned)))
         return Carried("superseded", driver.steps)
     except UnreadableHistory as broken:
         log.error("%s", broken)
@@ -103,8 +103,26 @@ def _drive(process: Process, owned: Owned, lost_events: int, *, child: bool) -> 
     except GiveBack:
         _give_back(process, owned, owned.position.events if isinstance(owned.lost, Behind) else lost_events)
         return Carried("given_back", driver.steps)
+    except (JournalAway, JournalFull):
+        raise
+    except Exception:
+        if owned.granted.attempt >= ALONE_FROM and not owned.lost:
+            # No outage and no death, and it keeps coming back: the next try would end the same way.
+            with suppress(JournalAway):
+                what = key_of_next(owned)
+                process.journal.disown(session, owned.token, fault=True, what=what)
+        raise
     finally:
         process.leave(owned)
+
+
+def _beyond_the_store(process: Process, owned: Owned) -> int:
+    """How many events we have seen, if the store has fewer: whoever owns the session now may not know that it lost some."""
+    with suppress(JournalAway):
+        tail = process.reads.tail(owned.session)
+        if tail is not None and tail < owned.position.events:
+            return owned.position.events
+    return 0
 
 
 def _ask(process: Process, session: SessionId, token: Token, *, instead: str, child: bool) -> Granted | Refused:

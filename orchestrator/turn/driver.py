@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from orchestrator.clock import steady
-from orchestrator.core.advance import Scene, next_effect
+from orchestrator.core.advance import Scene, next_effect, understands
 from orchestrator.core.effect import CallModel, RunTools, Wait
 from orchestrator.core.event import Outcome
 from orchestrator.core.fact import CallStarted, TailLost
@@ -38,7 +38,7 @@ class Driver:
         self._process = process
         self._owned = owned
         self._hands = Hands(process, owned)
-        self._state = SessionState(lambda: process.reads.state(owned.session))
+        self._state = SessionState(lambda: process.repeat(lambda: process.reads.state(owned.session)))
         self._calling = Calling(self._hands, self._state, self._record_starts)
         self._outcomes: dict[CallId, Outcome] = {}
         self._commits = itertools.count()
@@ -77,7 +77,9 @@ class Driver:
         if self._share_done():
             return self._release()
         self._hands.heads = self._process.repeat(lambda: self._process.reads.heads(self._owned.session, 0))
-        return None if self._hands.heads else self._release()
+        if not self._hands.heads:
+            return self._release()
+        return None if any(map(understands, self._hands.heads)) else self.leave_for_newer()
 
     def _within_turn(self, made: Draft) -> Left | None:
         hands = self._hands
@@ -85,7 +87,9 @@ class Driver:
         match effect:
             case Wait(until=until) if until - self._process.clock.now() > SHORT_WAIT_MS:
                 done = self._commit(made, "park")
-                return "parked" if done is not None and not done.kept else None
+                if done is None or not done.kept:
+                    return None if done is None else "parked"
+                return None if any(map(understands, done.heads)) else self.leave_for_newer()
             case Wait(until=until):
                 if self._commit(made, "keep") is not None:
                     self._wait(until)

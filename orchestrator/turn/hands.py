@@ -6,9 +6,10 @@ The signals that end a drive are here as well; no tool can eat them, and they ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from queue import Empty
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from orchestrator.agent import Agent, Instructions
 from orchestrator.clock import steady
@@ -21,13 +22,16 @@ from orchestrator.core.snapshot import Turn
 from orchestrator.draft import Given, Loose
 from orchestrator.errors import JournalAway, UnreadableHistory
 from orchestrator.journal import Behind, Gone, Superseded
-from orchestrator.perform import Stop
+from orchestrator.perform import ERROR_LIMIT, Returned, Stop, plain_json
 from orchestrator.process.history import History, Messages, row_id
-from orchestrator.process.owned import Owned
-from orchestrator.process.shared import DRAIN, NEWS, Process
+from orchestrator.process.owned import DRAIN, NEWS, Owned
+from orchestrator.process.shared import Process
 from orchestrator.tool import SessionView
 
 log = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS = 1.0
+"""News that could not be looked up because the journal was away are looked up so often."""
 
 
 class LostOwnership(Stop):
@@ -63,6 +67,7 @@ class Hands:
         self.asked: dict[CallId, object] = {}
         self.loose = self.left_behind()
         self._headless = ""
+        self._look_again = False
         self._agent: Agent | None = None
         self._bodies: dict[DeliveryId, Body] = {}
         self._kept = process.histories.take(owned.session)
@@ -83,10 +88,12 @@ class Hands:
     def fail_step(self, code: str, text: str, details: Mapping[str, object] | None = None) -> None:
         """The step cannot go on, and its turn with it."""
         turn = self.turn
-        self.give(
-            StepFailed(turn.id, turn.step, code, self.process.clock.now()),
-            Bodies(failure=text, details=details or None),
-        )
+        try:
+            told = cast("Mapping[str, object]", plain_json(dict(details))) if details else None
+        except ValueError:
+            told = None
+        fact = StepFailed(turn.id, turn.step, code, self.process.clock.now())
+        self.give(fact, Bodies(failure=text[:ERROR_LIMIT], details=told))
 
     def left_behind(self) -> Loose | None:
         """Events of the open turn that were appended and that no commit has vouched for."""
@@ -97,9 +104,13 @@ class Hands:
 
     def hear(self, seconds: float | None) -> object:
         """The next thing in the mailbox that is not about the session itself, or None after so many seconds. News are looked up."""
+        if self._look_again:
+            seconds = min(seconds or LOOK_AGAIN_SECONDS, LOOK_AGAIN_SECONDS)
         try:
             item = self.owned.mailbox.get(timeout=seconds) if seconds is not None else self.owned.mailbox.get()
         except Empty:
+            if self._look_again:
+                self._look_for_news()
             return None
         match item:
             case Behind() | Superseded() | Gone():
@@ -113,12 +124,26 @@ class Hands:
                 return NEWS
         return item
 
+    def ready(self) -> Iterator[Returned]:
+        """The results that are in the mailbox already. What else is there stays for the next time, behind the commit of these."""
+        others = []
+        with suppress(Empty):
+            while True:
+                item = self.owned.mailbox.get_nowait()
+                if isinstance(item, Returned):
+                    yield item
+                else:
+                    others.append(item)
+        for item in others:
+            self.owned.mailbox.put(item)
+
     def _look_for_news(self) -> None:
         above = max([self.owned.snapshot.judged, *(head.n for head in self.heads)])
         try:
             self.take_in(self.process.reads.heads(self.owned.session, above))
+            self._look_again = False
         except JournalAway:
-            return
+            self._look_again = True
 
     def take_in(self, heads: Sequence[Head]) -> None:
         """These came in; the next draft says what they mean."""

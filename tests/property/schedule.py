@@ -121,6 +121,12 @@ class Box:
             raise Empty
         return self._items.pop(0)
 
+    def get_nowait(self) -> object:
+        """The next thing that is there. Raises `Empty`."""
+        if not self._items:
+            raise Empty
+        return self._items.pop(0)
+
 
 class Doing:
     """A coroutine out there: a model call, an async tool. It stands where `process.loops` hands one out."""

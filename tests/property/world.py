@@ -26,9 +26,9 @@ from orchestrator.ports import ModelCall, ModelOutput
 from orchestrator.process import owned as owned_module
 from orchestrator.process import pulse as pulse_module
 from orchestrator.process import shared
-from orchestrator.process.owned import Owned
+from orchestrator.process.owned import DRAIN, Owned
 from orchestrator.process.pump import Pump
-from orchestrator.process.shared import DRAIN, Process, owner_prefix
+from orchestrator.process.shared import Process, owner_prefix
 from orchestrator.state import state
 from orchestrator.tool import Fatal, ToolContext, tool
 from orchestrator.turn import Carried, asking, calling, carry, carry_on, driver, hands
