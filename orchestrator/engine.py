@@ -210,6 +210,16 @@ class Engine:
 
         return carry_on(self.process, session, alone=alone)
 
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the threads and close the connections. Whoever still works here is not waited for; the next use begins anew."""
+        with self._lock:
+            made = [self.__dict__.pop(name, None) for name in ("process", "tails")]
+        for part in (*made, self._journal):
+            if part is not None:
+                part.close()
+
 
 def seen(view: View) -> Seen:
     """A view as people see it."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import redis
 
+from orchestrator.engine import Engine
 from tests.servers import Kind, Server, binary
 
 MakeServer = Callable[..., Server]
@@ -73,6 +74,22 @@ def client(url: str) -> Iterator["redis.Redis"]:
     """A client of `url` that answers bytes."""
     with redis.Redis.from_url(url) as client:
         yield client
+
+
+@pytest.fixture(autouse=True)
+def engines_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An engine that a test made ends with it: a thousand tests in one process have descriptors for one each."""
+    made: list[Engine] = []
+    begin = Engine.__init__
+
+    def begin_noted(engine: Engine, *given: Any, **named: Any) -> None:
+        begin(engine, *given, **named)
+        made.append(engine)
+
+    monkeypatch.setattr(Engine, "__init__", begin_noted)
+    yield
+    for engine in made:
+        engine.close()
 
 
 def _start(kind: Kind) -> Server:

@@ -416,8 +416,9 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ConnectionAbortedError
 
     def _hung_up(self, seconds: float) -> bool:
-        readable, _, _ = select.select([self.connection], [], [], seconds)
-        return bool(readable) and self.connection.recv(1, socket.MSG_PEEK) == b""
+        ear = select.poll()  # not select.select, which knows no descriptor above 1,023
+        ear.register(self.connection, select.POLLIN)
+        return bool(ear.poll(seconds * 1000)) and self.connection.recv(1, socket.MSG_PEEK) == b""
 
 
 def _deltas(reply: Reply) -> Iterator[dict[str, object]]:

@@ -779,23 +779,15 @@ class World:
     def close(self) -> None:
         """End all threads and connections of the workers."""
         self.the_end.set()
-        listeners = []
         for engine in self._engines:
             self.kill(engine)
-            process = engine.process
-            if process._news is not None:
-                process._news.stop()
-                listeners.append(process._news._thread)
-            process.threads._pool.shutdown(wait=False, cancel_futures=True)
-            for loop, _ in process.loops._loops:
-                loop.call_soon_threadsafe(loop.stop)
+            if engine.process._news is not None:
+                engine.process._news.stop()
         # A message, so that listeners look up at once and see that they are to stop.
         self.client.publish(next(iter(news_channels("orc"))), "the end")
-        for thread in listeners:
-            thread.join(5)
         for engine in self._engines:
-            engine.journal.client.close()
-        self.client.close()
+            engine.close()
+        self.journal.close()
 
 
 @dataclass(frozen=True, slots=True)

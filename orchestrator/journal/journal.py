@@ -157,6 +157,11 @@ class Journal:
             self._settle(level)
         return cast("list[Any]", answer)
 
+    def close(self) -> None:
+        """Close the connections. The next call opens one."""
+        self._lines.close()
+        self.client.close()
+
     def keys(self, session: SessionId) -> Keys:
         """The keys of a session."""
         return keys(self.prefix, session)

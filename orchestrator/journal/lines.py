@@ -88,6 +88,11 @@ class Lines:
             self._held.line = None
             self._put(line)
 
+    def close(self) -> None:
+        """Close the connections nobody speaks on."""
+        while self._idle:
+            self._idle.pop().connection.disconnect()
+
     def _take(self) -> Line:
         if self._pid != os.getpid():
             self._idle, self._pid = deque(), os.getpid()

@@ -58,6 +58,12 @@ class Tails:
             if self._listener is not None:
                 self._listener.want(self._channels())
 
+    def close(self) -> None:
+        """Stop listening for anybody."""
+        if self._listener is not None:
+            self._listener.close()
+        self._client.close()
+
     def _channels(self) -> set[str]:
         return {shard_key(self._prefix, shard, "tail") for shard in self._shards}
 
@@ -129,9 +135,14 @@ class Listener:
             self._changed.set()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread. It looks up every 0.2 s."""
         self._stop.set()
         self._changed.set()
+
+    def close(self) -> None:
+        """End the thread, and wait until it has hung up."""
+        self.stop()
+        self._thread.join(1.0)
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -9,9 +9,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 STREAMS_PER_LOOP = 50
+END_SECONDS = 1.0
+"""How long the end of a loop is waited for."""
 T = TypeVar("T")
 
 
@@ -42,7 +45,8 @@ class Running:
 
     def cancel(self) -> None:
         """Cancel it. Returns at once; `ended` says when it is over."""
-        self._loop.call_soon_threadsafe(self._cancel)
+        with suppress(RuntimeError):  # the loop has ended, and has cancelled it
+            self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         self._cancelled = True
@@ -56,6 +60,7 @@ class Loops:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loops: list[tuple[asyncio.AbstractEventLoop, list[int]]] = []
+        self._threads: list[threading.Thread] = []
 
     def run(self, work: Coroutine[Any, Any, None]) -> Running:
         """Run a coroutine on the loop that has least to do."""
@@ -74,10 +79,30 @@ class Loops:
         return running
 
     def _new(self) -> tuple[asyncio.AbstractEventLoop, list[int]]:
-        loop, load = asyncio.new_event_loop(), [0]
+        # A factory, so that the runner does not set the loop of the thread that asks for it.
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        loop, load = runner.get_loop(), [0]
         self._loops.append((loop, load))
-        threading.Thread(target=loop.run_forever, name=f"orchestrator-loop-{len(self._loops)}", daemon=True).start()
+        name = f"orchestrator-loop-{len(self._loops)}"
+        self._threads.append(threading.Thread(target=_live, args=(runner,), name=name, daemon=True))
+        self._threads[-1].start()
         return loop, load
+
+    def close(self) -> None:
+        """Cancel what runs and end the loops. A coroutine that does not let itself be cancelled is left behind."""
+        with self._lock:
+            loops, self._loops = self._loops, []
+            threads, self._threads = self._threads, []
+        for loop, _ in loops:
+            loop.call_soon_threadsafe(loop.stop)
+        for thread in threads:
+            thread.join(END_SECONDS)
+
+
+def _live(runner: asyncio.Runner) -> None:
+    # The runner cancels what is left and closes the loop when it is stopped.
+    with runner:
+        runner.get_loop().run_forever()
 
 
 class Threads:
@@ -89,3 +114,7 @@ class Threads:
     def run(self, work: Callable[[], T]) -> Future[T]:
         """Run a function."""
         return self._pool.submit(work)
+
+    def close(self) -> None:
+        """Begin nothing more. A function that runs is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -25,6 +25,7 @@ class Pulse:
         self._every = lease_seconds / 3
         self._owned = owned
         self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -34,8 +35,14 @@ class Pulse:
                 self._thread = threading.Thread(target=self._run, name="orchestrator-pulse", daemon=True)
                 self._thread.start()
 
+    def close(self) -> None:
+        """Renew nothing more."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
     def _run(self) -> None:
-        pause = threading.Event()
+        pause = self._ended
         while not pause.wait(self._every):
             try:
                 self.beat()

@@ -21,6 +21,7 @@ class Pump:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._some = threading.Event()
+        self._ended = threading.Event()
         self._lock = threading.Lock()
         self._talking: dict[str, Owned] = {}
         self._thread: threading.Thread | None = None
@@ -47,11 +48,19 @@ class Pump:
                 command = self._journal.append_command(owned.session, owned.token, *append)
                 owned.append_heard(self._journal.append_many([command])[0])
 
+    def close(self) -> None:
+        """End the thread. What was not sent is not sent."""
+        self._ended.set()
+        self._some.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
     def _run(self) -> None:
         pause = SOONEST_SECONDS
         while True:
             self._some.wait()
-            time.sleep(pause)
+            if self._ended.wait(pause):
+                return
             self._some.clear()
             with self._lock:
                 talking, self._talking = list(self._talking.values()), {}

@@ -1,0 +1,52 @@
+"""What an engine leaves behind when it is closed."""
+
+import os
+import threading
+
+from orchestrator import Agent, App, Engine, ScriptedModel, Settings, answers, tool
+from orchestrator.core.delivery import Body, Part
+from orchestrator.models.scripted import asks
+from tests.servers import wait_for
+
+HELLO = Body((Part("text", "hello"),))
+
+
+def test_an_engine_that_was_used_and_closed_leaves_no_thread_and_no_descriptor(url: str) -> None:
+    @tool
+    def note(text: str) -> str:
+        """Note something."""
+        return text
+
+    model = ScriptedModel([asks("note", text="this"), answers("done")])
+    engine = Engine(App(agents=[Agent("a", model=model, tools=[note])]), Settings(url=url))
+    # What a process opens once and keeps, whoever asks.
+    use(engine)
+    engine.close()
+    wait_for(lambda: not ours(), 5, what="the end of the threads")
+    before = descriptors()
+    for _ in range(3):
+        use(engine)
+        assert ours(), "it works with threads"
+        assert descriptors() > before, "and with connections"
+        engine.close()
+        wait_for(lambda: not ours() and descriptors() <= before, 5, what="the end of threads and connections")
+
+
+def use(engine: Engine) -> None:
+    """A turn, and a reader who waits for it."""
+    session, _ = engine.create(HELLO)
+    ear = engine.tails.wait_beside(session)
+    while engine.carry_on(session).how == "chained":
+        pass
+    assert ear.wait(5)
+    ear.close()
+
+
+def ours() -> list[str]:
+    """The threads that the engine has begun."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("orchestrator-")]
+
+
+def descriptors() -> int:
+    """How many descriptors this process has open."""
+    return len(os.listdir("/dev/fd"))
