@@ -87,7 +87,6 @@ class Draft:
     folded: list[CallId] = field(default_factory=list)
     consumed: list[DeliveryId] = field(default_factory=list)
     used: int = 0
-    left: list[Head] = field(default_factory=list)
     ended_turn: bool = False
     closed_step: bool = False
 
@@ -244,8 +243,6 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
         if not isinstance(one.fact, TailLost | StepFailed):
             made.add(one.fact, one.bodies, one.answer)
     while waiting:
-        if made.ended_turn:
-            break
         head = waiting.pop(0)
         if made.snapshot.turn is not None and head.n <= made.snapshot.judged:
             continue
@@ -256,7 +253,6 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
     told = failure.bodies if failure is not None else NO_BODIES
     while not made.ended_turn and (fact := follow(made.snapshot, ground.scene)) is not None:
         made.add(fact, told)
-    made.left = waiting
     return made
 
 

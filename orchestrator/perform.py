@@ -37,7 +37,7 @@ Say = Callable[[str, str], None]
 
 
 class Stop(BaseException):
-    """The work on a session must end here. Caught in turn.py only; no tool can eat it."""
+    """The work on a session must end here. Caught in turn/carry.py only; no tool can eat it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator.core.event import Outcome
-from orchestrator.core.names import Millis, SessionId, TurnId
+from orchestrator.core.names import SessionId, TurnId
 from orchestrator.core.snapshot import Usage
-
-
-class Clock(Protocol):
-    """Time. `now` is wall-clock milliseconds as Redis has them; `steady` seconds that count a suspended machine too."""
-
-    def now(self) -> Millis: ...
-    def steady(self) -> float: ...
 
 
 class Wake(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, overload
@@ -132,5 +132,3 @@ def tool(
 
     return make(fn) if fn is not None else make
 
-
-Arguments = Mapping[str, Any]

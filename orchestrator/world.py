@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from orchestrator import local
 from orchestrator.config import Settings
@@ -31,14 +31,6 @@ def database(url: str) -> int:
     """The database number of a Redis URL."""
     path = urlsplit(url).path.strip("/")
     return int(path) if path.isdigit() else 0
-
-
-def without_password(url: str) -> str:
-    """A URL that may be shown."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    place = f"{host}:{parts.port}" if parts.port else host
-    return urlunsplit(parts._replace(netloc=place))
 
 
 def announces_itself(settings: Settings) -> bool:

@@ -74,7 +74,10 @@ class Here:
             return self._engine
 
     def warm(self) -> None:
-        """Open the journal and load what the first session would wait for, so that children of a fork share it. Raises as `engine`."""
+        """Open the journal and load what the first session would wait for; children of a fork find the modules loaded.
+
+        Raises as `engine`.
+        """
         engine = self.engine()
         for agent in engine.app.agents:
             engine.process.layer.toolbox(agent.tools)

@@ -11,7 +11,6 @@ from orchestrator.core.snapshot import Principal
 
 DeliveryKind = Literal["message", "cancel", "tail_seen"]
 TurnPolicy = Literal["steer", "queue"]
-MESSAGE = "message"
 
 
 @dataclass(frozen=True, slots=True)

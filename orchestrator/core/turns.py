@@ -53,6 +53,6 @@ def settled(turn: Turn, outcome: TurnOutcome, code: str, at: Millis) -> TurnSett
 
 
 def settle(snapshot: Snapshot) -> Snapshot:
-    """The turn is over; its delivery ids stay for the boundary that closes it."""
+    """The turn is over; its delivery ids stay for what is said between the turns."""
     assert snapshot.turn is not None
     return replace(snapshot, turn=None, last_turn=snapshot.turn.deliveries)

@@ -31,9 +31,6 @@ from functools import lru_cache
 
 from orchestrator.ids import shard_of
 
-OF_A_SESSION = ("own", "now", "inbox", "box", "seen", "fact", "evt", "rec", "state")
-OF_A_SHARD = ("due", "tidy", "index")
-
 
 @dataclass(frozen=True, slots=True)
 class Keys:

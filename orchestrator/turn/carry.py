@@ -63,7 +63,7 @@ def carry_on(process: Process, session: SessionId, *, alone: str = "") -> Carrie
             lost_events, instead = max(lost_events, owned.position.events), token
             token = process.new_token()
     except codec.Unreadable as broken:
-        log.error("%s: its snapshot cannot be read: %s", session, broken)
+        log.error("%s: what is stored cannot be read: %s", session, broken)
         return Carried("unreadable")
     except JournalAway as away:
         log.warning("%s: left for later, the journal does not answer: %s", session, away)

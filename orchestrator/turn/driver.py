@@ -67,7 +67,7 @@ class Driver:
             self._hands.let_go()
 
     def _between_turns(self, made: Draft) -> Left | None:
-        more = bool(made.left) or made.snapshot.waiting > 0
+        more = made.snapshot.waiting > 0
         mode: Mode = "park" if not more else "chain" if self._share_done(made) else "keep"
         done = self._commit(made, mode)
         if done is None:
