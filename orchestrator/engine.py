@@ -8,7 +8,8 @@ carry_on                     a worker moves a session until there is nothing to 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -18,11 +19,12 @@ from orchestrator import world
 from orchestrator.agent import Agent, App
 from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings, from_environment
+from orchestrator.core import codec
 from orchestrator.core.delivery import Body, Delivery, Envelope
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import READS, Principal
 from orchestrator.core.status import Look, Status, status
-from orchestrator.errors import BadRequest, SessionNotFound
+from orchestrator.errors import BadRequest, BodyTooLarge, SessionNotFound
 from orchestrator.journal import Admitted, Journal, Reads, View, connect
 from orchestrator.journal.tails import Tails
 from orchestrator.ports import Wake
@@ -32,6 +34,17 @@ if TYPE_CHECKING:
     from orchestrator.turn import Carried
 
 CancelOutcome = Literal["cancelling", "other_turn", "nothing_runs"]
+
+
+@contextmanager
+def storable() -> Iterator[None]:
+    """Turn what no journal can hold into what the sender can do about it."""
+    try:
+        yield
+    except codec.Unstorable as broken:
+        raise BodyTooLarge(limit_bytes=codec.MAX_BYTES) from broken
+    except UnicodeEncodeError as broken:
+        raise BadRequest(problem="The text holds half a character (a lone surrogate). Send whole ones.") from broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,7 @@ class Engine:
         self.settings = settings or from_environment(app.settings)
         self._wake = wake
         self._journal = journal
+        self._process: Process | None = None
         self._lock = threading.RLock()
 
     # The world --------------------------------------------------------------------------------------------------------
@@ -137,8 +151,10 @@ class Engine:
         if message is not None:
             envelope = Envelope("message", principal, policy, at=at)
             first = Delivery(delivery or ids.new_delivery(at), envelope, message)
+        label = self.living_label()
         asked_at = steady()
-        made = self.journal.create(session, agent=chosen.name, deployment=self.living_label(), first=first)
+        with storable():
+            made = self.journal.create(session, agent=chosen.name, deployment=label, first=first)
         self.clock.heard(made.at, asked_at)
         return session, first.id if first else None
 
@@ -177,7 +193,8 @@ class Engine:
 
     def _admit(self, session: SessionId, delivery: Delivery) -> Admitted:
         asked_at = steady()
-        admitted = self.journal.deliver(session, delivery)
+        with storable():
+            admitted = self.journal.deliver(session, delivery)
         self.clock.heard(admitted.at, asked_at)
         return admitted
 
@@ -202,7 +219,10 @@ class Engine:
         from orchestrator.process.shared import Process
 
         with self._lock:
-            return Process(self.app, self.settings, self.journal, self.reads, self.clock)
+            # Threads may come here together: one of them makes it.
+            if self._process is None:
+                self._process = Process(self.app, self.settings, self.journal, self.reads, self.clock)
+            return self._process
 
     def carry_on(self, session: SessionId, *, alone: str = "") -> Carried:
         """Move a session until there is nothing to do, or its task has done its share. A start and a restart are the same call."""
@@ -216,6 +236,7 @@ class Engine:
         """End the threads and close the connections. Whoever still works here is not waited for; the next use begins anew."""
         with self._lock:
             made = [self.__dict__.pop(name, None) for name in ("process", "tails")]
+            self._process = None
         for part in (*made, self._journal):
             if part is not None:
                 part.close()

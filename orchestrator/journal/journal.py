@@ -154,6 +154,10 @@ class Journal:
             return cast("list[Any]", self.call(verb, command))
         with self._lines.held():
             answer = self.call(verb, command)
+            if answer[0] in (b"again", b"landed"):
+                # WAIT asks for the writes of its own connection: make one behind those of the first try.
+                with spoken():
+                    self._lines.say(("HINCRBY", f"{self.prefix}:world", "settled", 1))
             self._settle(level)
         return cast("list[Any]", answer)
 
@@ -305,9 +309,10 @@ class Journal:
                 "rows": position.rows,
                 "fact_base": writes.fact_base,
                 "judged": snapshot.judged,
+                "floor": snapshot.judged if snapshot.turn else 0,
                 "used": writes.used,
                 "turn": snapshot.turn.id if snapshot.turn else "",
-                "work": int(writes.work),
+                "work": "inbox" if snapshot.turn is None else int(writes.work),
                 "next_timer": writes.next_timer,
                 "reads": writes.reads,
                 "attempt_key": writes.attempt_key,

@@ -17,6 +17,10 @@ from orchestrator.process.owned import Owned
 log = logging.getLogger(__name__)
 
 
+AGAIN_SECONDS = 0.2
+"""How soon a beat that failed is tried again."""
+
+
 class Pulse:
     """One thread that renews every third of a lease."""
 
@@ -42,12 +46,13 @@ class Pulse:
             self._thread.join(1.0)
 
     def _run(self) -> None:
-        pause = self._ended
-        while not pause.wait(self._every):
+        pause = self._every
+        while not self._ended.wait(pause):
+            pause = self._every
             try:
                 self.beat()
             except JournalAway:
-                pause.wait(0.2)
+                pause = AGAIN_SECONDS
             except Exception:  # nothing may end this thread: every lease of the process hangs on it
                 log.exception("the pulse stumbled")
 

@@ -81,8 +81,11 @@ class Pump:
         commands = []
         try:
             for owned in talking:
-                # A driver that is sending for itself needs no help.
-                if owned.lost or not owned.sending.acquire(blocking=False):
+                if owned.lost:
+                    continue
+                if not owned.sending.acquire(blocking=False):
+                    # A driver is sending for itself: what was said since is for the next round.
+                    self.hint(owned)
                     continue
                 locked.append(owned)
                 append = owned.next_append()

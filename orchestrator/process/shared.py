@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
 from typing import TypeVar
@@ -23,16 +24,13 @@ from orchestrator.journal.tails import Listener, news_channels
 from orchestrator.ports import Model, ModelLayer
 from orchestrator.process.history import Histories
 from orchestrator.process.loops import Loops, Threads
-from orchestrator.process.owned import Owned
+from orchestrator.process.owned import DRAIN, NEWS, Owned
 from orchestrator.process.pulse import Pulse
 from orchestrator.process.pump import Pump
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-DRAIN = object()
-"""In a mailbox: the grace is over, give the session back."""
-NEWS = object()
-"""In a mailbox: something came in for this session."""
+MOST_MISSED = 4096
 
 
 def base36(number: int) -> str:
@@ -92,6 +90,7 @@ class Process:
         self._layer = layer
         self._lock = threading.Lock()
         self._owned: dict[SessionId, Owned] = {}
+        self._missed: OrderedDict[SessionId, int] = OrderedDict()
         self._empty = threading.Condition(self._lock)
         self._news: Listener | None = None
 
@@ -137,6 +136,11 @@ class Process:
         """A session was granted to a driver of this process."""
         with self._lock:
             self._owned[owned.session] = owned
+            # Said between the grant and now, or after everybody was told to leave.
+            if self._missed.pop(owned.session, 0) > owned.last_n:
+                owned.mailbox.put(NEWS)
+            if self.grace_over.is_set():
+                owned.mailbox.put(DRAIN)
             if self._news is None:
                 self._news = Listener(
                     self.journal.client, self._heard, "orchestrator-news", also_when_joined=self._heard_of_all
@@ -152,11 +156,16 @@ class Process:
             self._empty.notify_all()
 
     def _heard(self, text: str) -> None:
-        session, _, rest = text.partition(" ")
-        owned = self._owned.get(SessionId(session))
+        name, number, _ = text.split(" ", 2)
+        session, n = SessionId(name), int(number)
+        with self._lock:
+            owned = self._owned.get(session)
+            if owned is None:
+                self._missed[session] = n
+                while len(self._missed) > MOST_MISSED:
+                    self._missed.popitem(last=False)
         if owned is not None:
-            n = rest.partition(" ")[0]
-            owned.last_n = max(owned.last_n, int(n) if n.isdigit() else 0)
+            owned.last_n = max(owned.last_n, n)
             owned.mailbox.put(NEWS)
 
     def _heard_of_all(self) -> None:
@@ -196,8 +205,8 @@ class Process:
                 self._empty.wait(min(left, 0.5))
             return True
 
-    def alone_command(self, session: SessionId, token: Token) -> list[str] | None:
+    def alone_command(self, session: SessionId) -> list[str] | None:
         """The command of a child process that carries one session on, or None where the App has no name to import it by."""
         if not self.settings.app:
             return None
-        return [sys.executable, "-m", "tasks.alone", session, token]
+        return [sys.executable, "-m", "tasks.alone", session]
