@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.event import Outcome
+from orchestrator.core.event import Outcome, pack_outcome
 from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Position
 from orchestrator.journal import Behind, Done, News, Refused, Superseded
@@ -240,11 +240,9 @@ def test_bytes_that_look_like_anything_are_only_bytes(hand: Hand) -> None:
 
 
 def test_recorded_results_are_read_by_their_call(hand: Hand) -> None:
-    from orchestrator.core import codec
-
     owner = busy(hand)
-    outcome = Outcome("completed", {"n": 1})
-    owner.commit(records=(("call_0_0_0", codec.pack(outcome)),))
+    outcome = Outcome("completed", {"n": 10**20})
+    owner.commit(records=(("call_0_0_0", pack_outcome(outcome)),))
     assert hand.reads.records(owner.session, [CallId("call_0_0_0"), CallId("call_0_0_1")]) == {"call_0_0_0": outcome}
 
 
