@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_SILENCE = 660.0
 """Seconds after which a model call without a sign of life loses its lease (the model layer cuts it before)."""
+LONGEST_WAIT = 86_400.0
+"""Seconds that a provider may put a call off."""
 HANG_UP_SECONDS = 2.0
 MOST_ID_CHARACTERS = 16_000
 
@@ -137,16 +139,17 @@ def _broke(hands: Hands, failure: ModelFailure) -> None:
     owned.drop_stream()
     with owned.sending:
         hands.flush()
-    tries = turn.tries + 1
+    tries, code = turn.tries + 1, storable(failure.code)
     if not failure.retryable or tries >= MODEL_TRIES:
-        hands.fail_step(failure.code, failure.message, {**failure.details, "tries": tries})
+        hands.fail_step(code, failure.message, {**failure.details, "tries": tries})
         return
     # What this try has shown does not count; the next one begins anew.
     hands.loose = hands.left_behind()
     seconds = 2.0 ** (tries - 1) + 0.25 * hands.process.dice()
     if failure.retry_after is not None:
-        seconds = max(failure.retry_after, 0.0)
+        # In this order: no number at all is no wait.
+        seconds = min(max(0.0, failure.retry_after), LONGEST_WAIT)
     at = hands.process.clock.now()
-    hands.give(ModelTryFailed(turn.id, turn.step, failure.code, Millis(at + int(seconds * 1000)), at))
+    hands.give(ModelTryFailed(turn.id, turn.step, code, Millis(at + int(seconds * 1000)), at))
     where = step_key(turn.id, turn.step)
     log.info("%s %s: try %d of the model call broke: %s", owned.session, where, tries, failure)
