@@ -131,4 +131,3 @@ def tool(
         return Tool(function, called, timeout, on_interrupt)
 
     return make(fn) if fn is not None else make
-
