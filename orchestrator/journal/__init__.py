@@ -15,7 +15,8 @@ from orchestrator.journal.answers import (
     View,
     Writes,
 )
-from orchestrator.journal.journal import Journal, connect
+from orchestrator.journal.client import connect
+from orchestrator.journal.journal import Journal
 from orchestrator.journal.reads import Reads
 
 __all__ = [

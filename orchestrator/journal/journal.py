@@ -6,23 +6,18 @@ a write that is sent twice by the client would be two writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import redis
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.retry import Retry
+from redis.exceptions import NoScriptError, OutOfMemoryError
 
 from orchestrator.core import codec
 from orchestrator.core.delivery import Body, Delivery, Envelope, Head
 from orchestrator.core.names import DeliveryId, Millis, SessionId, Token
 from orchestrator.core.snapshot import EMPTY, READS, Position
 from orchestrator.envelope import RESUME, STEP, queue_name
-from orchestrator.errors import InboxFull, JournalAway, JournalFull, SessionNotActive
+from orchestrator.errors import InboxFull, JournalAway, SessionNotActive
 from orchestrator.ids import shards
 from orchestrator.journal.answers import (
     Admitted,
@@ -37,6 +32,7 @@ from orchestrator.journal.answers import (
     Superseded,
     Writes,
 )
+from orchestrator.journal.client import spoken
 from orchestrator.journal.keys import Keys, keys, shard_key
 from orchestrator.journal.lines import Lines
 from orchestrator.journal.scripts import VERBS, Script, Value, script
@@ -51,43 +47,6 @@ MOST_HEADS = 64
 SETTLE_MS = 2_000
 """How long a write may take to reach the disk or a replica where a level asks for it."""
 OUTCOMES = ("taken", "cancelling", "other_turn", "nothing_runs")
-
-
-def connect(url: str, *, timeout: float = 5.0, **options: Any) -> redis.Redis:
-    """A client that sends each command once: what is repeated is decided above, where it is known to be harmless."""
-    url = url.replace("valkey://", "redis://", 1).replace("valkeys://", "rediss://", 1)
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=timeout,
-        socket_connect_timeout=min(timeout, 3.0),
-        socket_keepalive=True,
-        retry=Retry(NoBackoff(), 0),
-        health_check_interval=0,
-        # Nobody waits for a free connection, and nobody fails for want of one: who may speak is decided elsewhere.
-        max_connections=10_000,
-        client_name="orchestrator",
-        **options,
-    )
-
-
-@contextmanager
-def spoken() -> Iterator[None]:
-    """Turn what the client raises into our errors."""
-    try:
-        yield
-    except OutOfMemoryError as full:
-        raise JournalFull() from full
-    except (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OSError) as away:
-        raise JournalAway(reason=str(away).rstrip(".") or type(away).__name__) from away
-    except ResponseError as answer:
-        text = str(answer)
-        if text.startswith(("OOM", "-OOM")) or "allow-oom" in text:
-            raise JournalFull() from answer
-        if text.startswith(("LOADING", "MASTERDOWN", "BUSY", "MISCONF", "NOREPLICAS")):
-            raise JournalAway(reason=text) from answer
-        raise
-    except RedisError as away:
-        raise JournalAway(reason=str(away)) from away
 
 
 class Journal:

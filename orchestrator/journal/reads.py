@@ -13,7 +13,8 @@ from orchestrator.core.names import CallId, DeliveryId, SessionId
 from orchestrator.core.snapshot import EMPTY, Snapshot
 from orchestrator.ids import shards
 from orchestrator.journal.answers import View
-from orchestrator.journal.journal import MOST_HEADS, Journal, read_body, read_heads, spoken
+from orchestrator.journal.client import spoken
+from orchestrator.journal.journal import MOST_HEADS, Journal, read_body, read_heads
 from orchestrator.journal.keys import shard_key
 from orchestrator.journal.stubs import restore
 

@@ -8,7 +8,7 @@ from typing import cast
 import redis
 from redis.exceptions import RedisError
 
-from orchestrator.journal.journal import connect, spoken
+from orchestrator.journal.client import connect, spoken
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from orchestrator.core.names import SessionId
 from orchestrator.ids import ulid_ms
-from orchestrator.journal.journal import Journal, spoken
+from orchestrator.journal.client import spoken
+from orchestrator.journal.journal import Journal
 from orchestrator.journal.stubs import stub
 
 PAGE = 512

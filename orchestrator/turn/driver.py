@@ -211,6 +211,6 @@ class Driver:
 
     def _look_for_poison(self) -> None:
         turn, faults = self._owned.snapshot.turn, self._owned.granted.faults
-        if turn is not None and turn.step_open and faults >= FAULTS:
+        if turn is not None and faults >= FAULTS:
             text = f"Step {turn.step} brought its process down {faults} times and was given up."
             self._hands.fail_step("STEP_CRASHED", f"{text} Look at the tools it ran; the session can be used again.")

@@ -19,7 +19,7 @@ from orchestrator.core.names import DeliveryId, Millis, SessionId, Token, turn_i
 from orchestrator.core.snapshot import Position, Snapshot, Turn
 from orchestrator.ids import new_delivery, new_session, ulid
 from orchestrator.journal import Admitted, Appended, Committed, Done, Granted, Journal, Reads, Refused, Writes
-from orchestrator.journal.journal import spoken
+from orchestrator.journal.client import spoken
 from orchestrator.journal.scripts import Script, Value, script
 from orchestrator.ports import Wake
 from orchestrator.wake import AtomicWake, OtherBroker
