@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.names import SessionId
-from tests.acceptance.system import System, nothing_happened_twice, running, said, seconds, streams_are_whole
+from tests.acceptance.system import System, in_time, nothing_happened_twice, running, said, seconds, streams_are_whole
 from tests.conftest import MakeServer
 from tests.servers import wait_for
 
@@ -57,53 +57,70 @@ def owned_again(system: System, session: SessionId, before: int) -> bool:
 def test_a_killed_worker_is_followed_within_its_lease_and_two_seconds(system: System) -> None:
     system.start_model()
     system.start_workers(3, "-c", "16")
-    waits: list[float] = []
     sessions: list[SessionId] = []
-    while len(waits) < 30:
-        # Several sessions share the victim, so that one kill gives several takeovers.
-        fresh = [system.begin(f'steps=2 tool=linger args={{"seconds":4}} #{len(sessions)}.{n}') for n in range(6)]
-        sessions += fresh
-        pids = wait_for(partial(all_working, system, fresh), 20, what="tools to run")
-        victim = statistics.mode(pids.values())
-        orphans = [session for session in fresh if pids[session] == victim]
-        before = {session: epoch(system, session) for session in orphans}
-        os.kill(victim, signal.SIGKILL)
-        killed = time.monotonic()
-        while before and time.monotonic() - killed < LEASE + 6:
-            for session in [session for session, was in before.items() if epoch(system, session) > was]:
-                waits.append(time.monotonic() - killed)
-                del before[session]
-            time.sleep(0.01)
-        assert not before, "a session was not taken over"
-        wait_for(partial(system.all_quiet, fresh), 60, what="the turns to end")
-    print(
-        f"{len(waits)} first takeovers: p50 {statistics.median(waits):.2f} s, max {max(waits):.2f} s, lease {LEASE} s"
-    )
-    assert statistics.median(waits) <= LEASE + 0.5
-    assert max(waits) <= LEASE + 2
+
+    def beyond(_round: int) -> float:
+        """By how much 30 takeovers or more are later than they may be."""
+        waits: list[float] = []
+        while len(waits) < 30:
+            waits += takeovers(system, sessions)
+        median, most = statistics.median(waits), max(waits)
+        print(f"{len(waits)} first takeovers: p50 {median:.2f} s, max {most:.2f} s, lease {LEASE} s")
+        return max(median - LEASE - 0.5, most - LEASE - 2)
+
+    assert in_time(beyond, 0) <= 0
     nothing_happened_twice(system, sessions)
+
+
+def takeovers(system: System, sessions: list[SessionId]) -> list[float]:
+    """Kill a worker, and see after how many seconds each of its sessions has another owner."""
+    # Several sessions share the victim, so that one kill gives several takeovers.
+    fresh = [system.begin(f'steps=2 tool=linger args={{"seconds":4}} #{len(sessions)}.{n}') for n in range(6)]
+    sessions += fresh
+    pids = wait_for(partial(all_working, system, fresh), 20, what="tools to run")
+    victim = statistics.mode(pids.values())
+    before = {session: epoch(system, session) for session in fresh if pids[session] == victim}
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    waits: list[float] = []
+    while before and time.monotonic() - killed < LEASE + 6:
+        for session in [session for session, was in before.items() if epoch(system, session) > was]:
+            waits.append(time.monotonic() - killed)
+            del before[session]
+        time.sleep(0.01)
+    assert not before, "a session was not taken over"
+    wait_for(partial(system.all_quiet, fresh), 60, what="the turns to end")
+    return waits
 
 
 def test_a_killed_prefork_child_is_followed_within_a_second(system: System) -> None:
     system.start_model()
     system.start_worker("one", "--pool", "prefork", "-c", "4")
     system.start_worker("two", "--pool", "prefork", "-c", "4")
-    waits: list[float] = []
     sessions: list[SessionId] = []
-    while len(waits) < 20:
-        session = system.begin(f'steps=2 tool=linger args={{"seconds":1.5}} #{len(waits)}')
-        sessions.append(session)
-        pid = wait_for(partial(all_working, system, [session]), 20, what="the tool to run")[session]
-        before = epoch(system, session)
-        os.kill(pid, signal.SIGKILL)
-        killed = time.monotonic()
-        wait_for(partial(owned_again, system, session, before), 10, what="another owner")
-        waits.append(time.monotonic() - killed)
+
+    def slowest(_round: int) -> float:
+        """Of 20 killed children."""
+        waits = [killed_child(system, sessions) for _ in range(20)]
+        print(f"{len(waits)} killed children: p50 {statistics.median(waits):.2f} s, max {max(waits):.2f} s")
+        return max(waits)
+
+    assert in_time(slowest, 1.0) <= 1.0
     wait_for(lambda: system.all_quiet(sessions), 60, what="the turns to end")
-    print(f"{len(waits)} killed children: p50 {statistics.median(waits):.2f} s, max {max(waits):.2f} s")
-    assert max(waits) <= 1.0
     assert all(system.outcomes(session) == ["turn.completed"] for session in sessions)
     nothing_happened_twice(system, sessions)
+
+
+def killed_child(system: System, sessions: list[SessionId]) -> float:
+    """Kill a child in the middle of a tool; seconds until its session has another owner."""
+    session = system.begin(f'steps=2 tool=linger args={{"seconds":1.5}} #{len(sessions)}')
+    sessions.append(session)
+    pid = wait_for(partial(all_working, system, [session]), 20, what="the tool to run")[session]
+    before = epoch(system, session)
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    wait_for(partial(owned_again, system, session, before), 10, what="another owner")
+    return time.monotonic() - killed
 
 
 def test_a_frozen_worker_that_comes_back_writes_nothing_and_starts_nothing(system: System) -> None:
@@ -199,21 +216,22 @@ def is_talking(system: System, session: SessionId) -> bool:
 def test_two_hundred_waiting_messages_are_worked_on_together(system: System) -> None:
     """200 messages came while no worker ran; the model takes a second; one worker with 200 threads."""
     extra = {"ORCHESTRATOR_APP": "tests.acceptance.slow:app"}
-    system.run("celery", "-A", "tasks", "worker", "-n", "warm@test", "-c", "200", name="warm", **extra)
+    worker = system.run("celery", "-A", "tasks", "worker", "-n", "warm@test", "-c", "200", name="warm", **extra)
     warm = system.engine.create(said("warm up"))[0]
     wait_for(lambda: system.all_quiet([warm]), 40, what="the warm-up turn")
-    began = time.monotonic()
-    one = system.engine.create(said("alone"))[0]
-    wait_for(lambda: system.all_quiet([one]), 20)
-    alone = time.monotonic() - began
 
-    worker = system.started[-1]
-    os.kill(worker.pid, signal.SIGSTOP)
-    sessions = [system.engine.create(said(f"#{number}"))[0] for number in range(200)]
-    os.kill(worker.pid, signal.SIGCONT)
-    wait_for(lambda: system.all_quiet(sessions), 60, what="all turns to end")
-    spans = [system.events(session) for session in sessions]
-    first = min(seconds(events[0]) for events in spans)
-    last = max(seconds(events[-1]) for events in spans)
-    print(f"200 together {last - first:.2f} s, one alone {alone:.2f} s: {(last - first) / alone:.2f} x")
-    assert last - first <= 2 * alone
+    def against_one(_round: int) -> float:
+        began = time.monotonic()
+        one = system.engine.create(said("alone"))[0]
+        wait_for(lambda: system.all_quiet([one]), 20)
+        alone = time.monotonic() - began
+        os.kill(worker.pid, signal.SIGSTOP)
+        sessions = [system.engine.create(said(f"#{number}"))[0] for number in range(200)]
+        os.kill(worker.pid, signal.SIGCONT)
+        wait_for(lambda: system.all_quiet(sessions), 60, what="all turns to end")
+        spans = [system.events(session) for session in sessions]
+        together = max(seconds(events[-1]) for events in spans) - min(seconds(events[0]) for events in spans)
+        print(f"200 together {together:.2f} s, one alone {alone:.2f} s: {together / alone:.2f} x")
+        return together / alone
+
+    assert in_time(against_one, 2) <= 2
