@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from orchestrator.clock import steady
 
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 0.01
 """A connection that was silent for so long is looked at before it is used: its server may have gone."""
 MOST_IDLE = 64
 
