@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from orchestrator.core.event import Outcome
 from orchestrator.core.names import SessionId, TurnId
@@ -105,7 +105,10 @@ class WrongCall(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One request. `history` are the messages of the model layer, oldest first; it must not be changed."""
+    """One request. `history` are the messages of the model layer, oldest first; it must not be changed.
+
+    `purpose` says what the text is for: an answer to the person, or the summary that takes the place of an old history.
+    """
 
     session: SessionId
     turn: TurnId
@@ -114,6 +117,7 @@ class ModelCall:
     instructions: str
     history: Sequence[Any]
     tools: ToolBox
+    purpose: Literal["answer", "summary"] = "answer"
 
 
 class Model(Protocol):
@@ -152,6 +156,22 @@ class Message:
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How a history gets shorter: what stands in the place of `messages[:cut]`. What follows stays as it is stored.
+
+    Without `request` nothing has to be asked, only old results are capped. With it, a model is asked with `instructions`, no
+    tools and the purpose "summary"; its text is the summary. `words` and `rest` are parts and messages of the library that
+    come after the summary: what the person said last, and recent messages that had to be changed.
+    """
+
+    cut: int
+    request: tuple[Any, ...] = ()
+    instructions: str = ""
+    words: tuple[Any, ...] = ()
+    rest: tuple[Any, ...] = ()
+
+
 class ModelLayer(Protocol):
     """The one door to the provider library."""
 
@@ -177,4 +197,26 @@ class ModelLayer(Protocol):
 
     def calls(self, message: Any) -> tuple[AskedTool, ...]:
         """The tool calls of an answer read from its row, in order."""
+        ...
+
+    def context_tokens(self, model_name: str) -> int | None:
+        """How many tokens a model takes in at once, where that is known. Asks nobody."""
+        ...
+
+    def compaction(
+        self, messages: Sequence[Any], *, window_tokens: int, used_tokens: int | None, asked: bool
+    ) -> Compaction | None:
+        """How this history gets shorter, or None where there is nothing to do. Changes nothing and asks nobody.
+
+        `used_tokens` is what the provider counted as the input of the newest answer in `messages`; None when this history
+        was not counted yet, as after a compaction. `asked` means that a person wants it; else it is made only when the
+        history is about to be longer than `window_tokens`.
+        """
+        ...
+
+    def compacted(self, messages: Sequence[Any], plan: Compaction, summary: str) -> tuple[bytes, ...]:
+        """The rows (JSON) in the place of `messages[:plan.cut]`. `summary` is not read where the plan has no request.
+
+        Raises `ValueError` for an empty summary.
+        """
         ...
