@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
+from urllib.parse import urlsplit
 
 from orchestrator.errors import ConfigError
 from orchestrator.tool import NAME
@@ -18,6 +20,9 @@ ANONYMOUS: Mapping[str, Anonymous] = {
     "loopback": "loopback",
     **dict.fromkeys(("1", "true", "yes", "on", "all"), "all"),
 }
+
+SECRETS = frozenset({"api_keys", "jwt_key"})
+"""What only the web needs to know."""
 
 MAX_BODY_BYTES = 15 * 1024 * 1024
 """What fits into a stored value with all around it."""
@@ -38,20 +43,33 @@ class Settings:
     durability: Durability = "server"
     api_keys: str = ""
     allow_anonymous: Anonymous = ""
+    jwt_issuer: str = ""
+    jwt_audience: str = ""
+    jwt_key: str = ""
+    cors_origins: str = ""
     prefix: str = "orc"
     streams: int = 48
     body_limit_bytes: int = 10 * 1024 * 1024
     waiting_limit: int = 1000
+    session_days: float = 30.0
+    retention_days: float = 30.0
 
     def as_environment(self) -> dict[str, str]:
         """The variables that give another process these settings. Keys are left out: only the web needs them."""
-        given = {name: getattr(self, name) for name in Settings.__dataclass_fields__ if name != "api_keys"}
+        given = {name: getattr(self, name) for name in Settings.__dataclass_fields__ if name not in SECRETS}
         return {f"ORCHESTRATOR_{name.upper()}": str(value) for name, value in given.items() if value != ""}
 
     @property
     def lease_ms(self) -> int:
         """The lease in milliseconds."""
         return int(self.lease_seconds * 1000)
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The pages of other hosts that may call: their origins, or `*` alone for all of them."""
+        return tuple(
+            filter(None, (origin.rstrip("/").lower() for origin in self.cors_origins.replace(",", " ").split()))
+        )
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.deployment):
@@ -79,11 +97,37 @@ class Settings:
                 problem="ORCHESTRATOR_LEASE_SECONDS is below 0.5, or ORCHESTRATOR_STEPS_PER_TASK or ORCHESTRATOR_STREAMS below 1.",
                 remedy="Raise it.",
             )
+        for name in ("session_days", "retention_days"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(
+                    problem=f"ORCHESTRATOR_{name.upper()}={getattr(self, name)} is no number of days.",
+                    remedy="Use 0 (never) or more.",
+                )
+        for origin in self.origins:
+            if not _is_origin(origin) and self.origins != ("*",):
+                raise ConfigError(
+                    problem=f"ORCHESTRATOR_CORS_ORIGINS has {origin!r}, which is no origin.",
+                    remedy="Use https://host or https://host:port, several separated by commas, or * alone.",
+                )
+        if (self.jwt_key or self.jwt_audience or self.jwt_issuer) and not (self.jwt_issuer and self.jwt_audience):
+            raise ConfigError(
+                problem="For tokens ORCHESTRATOR_JWT_ISSUER and ORCHESTRATOR_JWT_AUDIENCE are both needed.",
+                remedy="Set them to the `iss` and the `aud` of the tokens to accept.",
+            )
         if not self.prefix or any(letter in "{}*?[]: " for letter in self.prefix):
             raise ConfigError(
                 problem=f"ORCHESTRATOR_PREFIX={self.prefix!r} cannot begin a key.",
                 remedy="Use letters, digits, '.', '_' and '-'.",
             )
+
+
+def _is_origin(text: str) -> bool:
+    try:
+        found = urlsplit(text)
+        _ = found.port
+    except ValueError:
+        return False
+    return bool(found.scheme and found.hostname) and text == f"{found.scheme}://{found.netloc}" and "@" not in text
 
 
 def from_environment(base: Settings | None = None, environ: Mapping[str, str] | None = None) -> Settings:

@@ -4,12 +4,17 @@ OrchestratorError
 ├── ConfigError            something is set wrongly; nothing was started
 ├── SessionNotFound        404
 ├── SessionNotActive       409
+├── DeliveryKeyReused      409
+├── AddressTaken           409
+├── AddressesFull          409
+├── RequestUnknown         409
 ├── InboxFull              429
 ├── BadRequest             400
 │   ├── NotSupportedYet    400
 │   └── BodyTooLarge       413
 ├── Unauthorized           401
 ├── Forbidden              403
+├── IssuerAway             503
 ├── TooManyStreams         503
 ├── JournalAway            503
 ├── JournalFull            503
@@ -52,6 +57,30 @@ class SessionNotActive(OrchestratorError):
     code, status = "session_not_active", 409
 
 
+class DeliveryKeyReused(OrchestratorError):
+    """The key {key} was used before, with something else in it. Use a new key for a new message, the same text for a repeat."""
+
+    code, status = "delivery_key_reused", 409
+
+
+class AddressTaken(OrchestratorError):
+    """The address {address} of {channel} belongs to another session. Reset that one first, or use another address."""
+
+    code, status = "address_taken", 409
+
+
+class AddressesFull(OrchestratorError):
+    """{session} has {limit} addresses, more it may not have. Drop one first."""
+
+    code, status = "addresses_full", 409
+
+
+class RequestUnknown(OrchestratorError):
+    """{session} has never asked {request}. Answer with the id of an `input.requested` of its stream."""
+
+    code, status = "request_unknown", 409
+
+
 class InboxFull(OrchestratorError):
     """{waiting} messages wait for {session}, the limit is {limit}. Send again when a turn has ended."""
 
@@ -77,15 +106,21 @@ class BodyTooLarge(BadRequest):
 
 
 class Unauthorized(OrchestratorError):
-    """{problem} Send `Authorization: Bearer KEY` with a key made by `orchestrator keys new NAME`."""
+    """{problem}"""
 
     code, status = "unauthorized", 401
 
 
 class Forbidden(OrchestratorError):
-    """This key may not {action}. Use a key whose scopes include it."""
+    """{problem}"""
 
     code, status = "forbidden", 403
+
+
+class IssuerAway(OrchestratorError):
+    """The issuer {issuer} does not answer, so its tokens cannot be checked: {reason}. Try again shortly."""
+
+    code, status = "issuer_away", 503
 
 
 class TooManyStreams(OrchestratorError):
