@@ -9,6 +9,9 @@ OrchestratorError
 ├── AddressesFull          409
 ├── RequestUnknown         409
 ├── InboxFull              429
+├── DeliveryKeyReused      409
+├── AddressTaken           409
+├── AddressesFull          409
 ├── BadRequest             400
 │   ├── NotSupportedYet    400
 │   └── BodyTooLarge       413
@@ -85,6 +88,24 @@ class InboxFull(OrchestratorError):
     """{waiting} messages wait for {session}, the limit is {limit}. Send again when a turn has ended."""
 
     code, status = "inbox_full", 429
+
+
+class DeliveryKeyReused(OrchestratorError):
+    """The key {key} was used for another message. Send the same message again, or use a new key."""
+
+    code, status = "delivery_key_reused", 409
+
+
+class AddressTaken(OrchestratorError):
+    """The address {address} belongs to another session that is still active. End that one first, or use another address."""
+
+    code, status = "address_taken", 409
+
+
+class AddressesFull(OrchestratorError):
+    """{session} has {limit} addresses already. Drop one that is not used any more."""
+
+    code, status = "addresses_full", 409
 
 
 class BadRequest(OrchestratorError):

@@ -6,10 +6,12 @@ A session id ends in two more characters, its shard: a whole tree of sessions li
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from functools import lru_cache
 
 from orchestrator.core.names import DeliveryId, Millis, SessionId
+from orchestrator.core.snapshot import Principal
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 SHARDS = 64
@@ -64,6 +66,48 @@ def is_session(text: str) -> bool:
 def shards() -> list[str]:
     """All shard names, in order."""
     return [base32(number, 2) for number in range(SHARDS)]
+
+
+# Ids made of what a caller says: the same words, the same id --------------------------------------------------------------
+
+
+def _hash_of(*said: object) -> str:
+    return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
+
+
+def _identity(principal: Principal | None) -> list[str] | None:
+    return principal and [principal.authenticator, principal.issuer, principal.type, principal.id]
+
+
+def principal_key(principal: Principal) -> str:
+    """What the journal remembers a participant by: authenticator, issuer, type and id, and nothing else of them."""
+    return _hash_of(*(_identity(principal) or ()))[:32]
+
+
+def keyed_delivery(scope: str, principal: Principal | None, key: str) -> DeliveryId:
+    """The delivery id that a caller's own key makes. `scope`: the session, or `<channel>/<address>` at a door."""
+    number = int(_hash_of(scope, _identity(principal), key), 16)
+    return DeliveryId(f"dlv_{base32(number >> 126, 26)}")
+
+
+def address_key(channel: str, text: str) -> str:
+    """What an address is stored under: its channel and the text that the channel chose."""
+    return _hash_of("address", channel, text)[:32]
+
+
+def admission_key(channel: str, key: str) -> str:
+    """What a channel's own key of a message or a webhook is stored under."""
+    return _hash_of("admission", channel, key)[:32]
+
+
+def operation_key(principal: Principal, key: str) -> str:
+    """The address that a caller's operation id makes; nobody else's operation has it."""
+    return _hash_of("operation", _identity(principal), key)[:32]
+
+
+def address_shard(key: str) -> str:
+    """The shard in which an address lives, and with it the sessions that it starts."""
+    return base32(int(key[:2], 16) % SHARDS, 2)
 
 
 def digest(text: bytes) -> str:
