@@ -9,9 +9,6 @@ OrchestratorError
 ├── AddressesFull          409
 ├── RequestUnknown         409
 ├── InboxFull              429
-├── DeliveryKeyReused      409
-├── AddressTaken           409
-├── AddressesFull          409
 ├── BadRequest             400
 │   ├── NotSupportedYet    400
 │   └── BodyTooLarge       413
@@ -58,24 +55,6 @@ class SessionNotActive(OrchestratorError):
     """{session} takes no more messages: it has ended or never existed. Start a new session."""
 
     code, status = "session_not_active", 409
-
-
-class DeliveryKeyReused(OrchestratorError):
-    """The key {key} was used before, with something else in it. Use a new key for a new message, the same text for a repeat."""
-
-    code, status = "delivery_key_reused", 409
-
-
-class AddressTaken(OrchestratorError):
-    """The address {address} of {channel} belongs to another session. Reset that one first, or use another address."""
-
-    code, status = "address_taken", 409
-
-
-class AddressesFull(OrchestratorError):
-    """{session} has {limit} addresses, more it may not have. Drop one first."""
-
-    code, status = "addresses_full", 409
 
 
 class RequestUnknown(OrchestratorError):

@@ -19,6 +19,7 @@ OURS = ("orchestrator", "tasks", "web", "celeryconfig")
 LEAVES = {
     "orchestrator.agent",
     "orchestrator.apikeys",
+    "orchestrator.auth",
     "orchestrator.clock",
     "orchestrator.config",
     "orchestrator.envelope",
@@ -42,6 +43,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator.core": {"msgpack"},
     **{leaf: BASE | {"pydantic"} for leaf in LEAVES},
     "orchestrator.errors": set(),
+    "orchestrator.auth": BASE | {"jwt", "cryptography"},
     "orchestrator.envelope": set(),
     "orchestrator.local": {"orchestrator.errors"},
     "orchestrator.journal": BASE | {"redis", "hiredis", "msgpack"},
@@ -64,7 +66,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "tasks": DESK | {"orchestrator.keeper", "orchestrator.process", "celery", "kombu", "billiard"},
     "web": BASE
     | {"orchestrator.engine", "orchestrator.world"}
-    | {"flask", "werkzeug", "gunicorn", "tasks"},  # tasks: to publish where the broker is another server
+    | {"flask", "werkzeug", "gunicorn", "pydantic", "tasks"},  # tasks: to publish where the broker is another server
     "celeryconfig": set(),
 }
 
@@ -181,7 +183,13 @@ def test_perform_and_journal_do_not_know_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("library", "home"),
-    [("celery", "tasks"), ("flask", "web"), ("redis", "orchestrator.journal"), ("pydantic_ai", "orchestrator.models")],
+    [
+        ("celery", "tasks"),
+        ("flask", "web"),
+        ("redis", "orchestrator.journal"),
+        ("pydantic_ai", "orchestrator.models"),
+        ("jwt", "orchestrator.auth"),
+    ],
 )
 def test_each_big_library_has_one_home(library: str, home: str) -> None:
     assert [unit for unit, allowed in MAY_IMPORT.items() if library in allowed] == [home]
@@ -233,10 +241,11 @@ def test_what_the_table_allows_is_not_found() -> None:
 
 WORKER_ONLY = {"celery", "kombu", "billiard", "pydantic_ai"}
 UNWANTED = {
-    "orchestrator": WORKER_ONLY | {"flask", "redis"},
+    "orchestrator": WORKER_ONLY | {"flask", "redis", "jwt", "cryptography"},
+    "orchestrator.auth": WORKER_ONLY | {"flask", "redis", "jwt", "cryptography"},
     "orchestrator.client": WORKER_ONLY | {"flask", "redis"},
     "orchestrator.local": WORKER_ONLY | {"flask", "redis"},
-    "web": WORKER_ONLY,
+    "web": WORKER_ONLY | {"jwt"},
 }
 
 

@@ -134,11 +134,17 @@ def _keys(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     new = commands.add_parser("new", help="make a key")
     new.add_argument("name", metavar="NAME", help="who it is for")
+    new.add_argument(
+        "--scopes",
+        default="",
+        metavar="SCOPE,...",
+        help="of read, send, answer, control, erase, admin (default: all but erase and admin)",
+    )
 
     def run(asked: argparse.Namespace) -> int:
         from orchestrator.apikeys import mint
 
-        key, entry = mint(asked.name)
+        key, entry = mint(asked.name, [scope.strip() for scope in asked.scopes.split(",") if scope.strip()])
         print(key)
         print(
             f"This is the only time it is shown. Let the server know it: ORCHESTRATOR_API_KEYS={entry}"
