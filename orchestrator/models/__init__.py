@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.ports import AskedTool, Message, Model, Result, ToolBox
+from orchestrator.ports import AskedTool, Compaction, Message, Model, Result, ToolBox
 
 if TYPE_CHECKING:
     from orchestrator.models.history import Repairs
@@ -36,6 +36,7 @@ class Layer:
         self._models: dict[str, ProviderModel] = {}
         self._toolboxes: OrderedDict[tuple[Tool, ...], Tools] = OrderedDict()
         self._repairs: Repairs | None = None
+        self._windows: dict[str, int | None] = {}
 
     def model(self, named: str | Model) -> Model:
         """A model by name (made once per process) or itself. Raises `ConfigError` that says what to install or set."""
@@ -88,3 +89,28 @@ class Layer:
         from orchestrator.models import rows
 
         return rows.calls(message)
+
+    def context_tokens(self, model_name: str) -> int | None:
+        """How many tokens a model takes in at once, as the library's own tables know it; None where they do not."""
+        if ":" not in model_name:
+            return None
+        with self._lock:
+            if model_name not in self._windows:
+                from orchestrator.models.provider import context_tokens
+
+                self._windows[model_name] = context_tokens(model_name)
+            return self._windows[model_name]
+
+    def compaction(
+        self, messages: Sequence[Any], *, window_tokens: int, used_tokens: int | None, asked: bool
+    ) -> Compaction | None:
+        """How this history gets shorter, or None where there is nothing to do. See `ports.ModelLayer`."""
+        from orchestrator.models import compaction
+
+        return compaction.plan(messages, window_tokens=window_tokens, used_tokens=used_tokens, asked=asked)
+
+    def compacted(self, messages: Sequence[Any], plan: Compaction, summary: str) -> tuple[bytes, ...]:
+        """The rows (JSON) in the place of `messages[:plan.cut]`. Raises `ValueError` for an empty summary."""
+        from orchestrator.models import compaction
+
+        return compaction.compacted(messages, plan, summary)

@@ -28,7 +28,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
 )
 from pydantic_ai.models import Model as LibraryModel
-from pydantic_ai.models import ModelRequestParameters, StreamedResponse, infer_model
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse, infer_model, infer_model_profile
 from pydantic_ai.settings import ModelSettings
 
 from orchestrator.core.snapshot import Usage
@@ -90,9 +90,11 @@ class ProviderModel:
 
     def _request(self, call: ModelCall) -> AbstractAsyncContextManager[StreamedResponse]:
         parameters = call.tools.parameters if isinstance(call.tools, Tools) else ModelRequestParameters()
+        # The request for a summary is no history of the session, and nothing is to be remembered of it.
+        repairs = self._repairs if call.purpose == "answer" else Repairs()
         return model_request_stream(
             self._here(),
-            self._repairs.sendable(call.session, call.history, call.instructions),
+            repairs.sendable(call.session, call.history, call.instructions),
             model_settings=self._settings,
             model_request_parameters=parameters,
         )
@@ -234,6 +236,14 @@ def resolve(name: str) -> LibraryModel:
     if isinstance(getattr(client, "max_retries", None), int):
         client.max_retries = 0  # type: ignore[attr-defined]  # the SDKs of openai, anthropic and groq have it
     return model
+
+
+def context_tokens(name: str) -> int | None:
+    """How many tokens a model takes in at once, where the library's tables know it. Makes no client and asks nobody."""
+    try:
+        return infer_model_profile(name).get("context_window")
+    except (ImportError, UserError, ValueError):
+        return None
 
 
 def _client(model: LibraryModel) -> object:

@@ -6,6 +6,10 @@ The script starts again with each turn and its place is the step's number, so it
 where the first one died. A function is a script too:
 
     ScriptedModel(lambda talk: answers(f"You said {talk.message}, for the {len(talk.messages)}. time."))
+
+When a long history is summed up the script is not asked and does not move on; what is said then is `summary`:
+
+    ScriptedModel(script, summary=lambda talk: answers(f"{talk.sums_up} messages, the last of them about pears."))
 """
 
 from __future__ import annotations
@@ -112,6 +116,24 @@ class Conversation:
         return self._call.instructions
 
     @property
+    def compacting(self) -> bool:
+        """Whether a summary of the history is wanted and no answer. `message` and `messages` are then what is to be summed up."""
+        return self._call.purpose == "summary"
+
+    @property
+    def sums_up(self) -> int:
+        """How many messages the summary is of, 0 where none is wanted."""
+        if not self.compacting:
+            return 0
+        return sum((message.metadata or {}).get("sums_up", 1) for message in self._call.history)
+
+    @property
+    def summary(self) -> str:
+        """The summary that the history begins with, as the model reads it; "" where nothing was summed up yet."""
+        found = (text for message in self._call.history for text in _user_texts(message, "summary"))
+        return next(found, "")
+
+    @property
     def message(self) -> str:
         """The last thing that the person said, "" before the first."""
         for message in reversed(self._call.history):
@@ -143,23 +165,40 @@ class Conversation:
 
 
 Script = Sequence[Reply] | Callable[[Conversation], Reply]
+Summary = Reply | Callable[[Conversation], Reply]
 
 
 class ScriptedModel:
     """A model that answers from `script`: a list of replies that starts again each turn, or a function of the conversation.
 
     An answer takes `seconds` and comes in `pieces` deltas. After the end of a list the call fails, and is not tried again.
-    The tokens it reports are invented: 10 in, a quarter of the characters out.
+    The tokens it reports are invented: `input_tokens` in, a quarter of the characters out. With `input_tokens=None` it
+    counts a quarter of the characters that it was given. `summary` is what it says when a history is summed up; "Summary of
+    12 messages." without it.
     """
 
-    def __init__(self, script: Script, *, name: str = "scripted", seconds: float = 0.0, pieces: int = 1) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        name: str = "scripted",
+        seconds: float = 0.0,
+        pieces: int = 1,
+        summary: Summary | None = None,
+        input_tokens: int | None = 10,
+    ) -> None:
         self._script = script if callable(script) else tuple(script)
+        self._summary = summary
+        self._input_tokens = input_tokens
         self._name = name
         self.seconds = seconds
         self.pieces = pieces
         # A function may do what it likes, so it is never called instant.
         self.instant = (
-            isinstance(self._script, tuple) and seconds <= 0 and not any(reply.seconds for reply in self._script)
+            isinstance(self._script, tuple)
+            and seconds <= 0
+            and not any(reply.seconds for reply in self._script)
+            and (summary is None or (isinstance(summary, Reply) and not summary.seconds))
         )
 
     @property
@@ -191,7 +230,9 @@ class ScriptedModel:
         yield self._answer(call, reply)
 
     def _reply(self, call: ModelCall) -> Reply:
-        if callable(self._script):
+        if call.purpose == "summary":
+            reply = self._summary_of(Conversation(call))
+        elif callable(self._script):
             reply = self._script(Conversation(call))
         elif call.step < len(self._script):
             reply = self._script[call.step]
@@ -210,6 +251,15 @@ class ScriptedModel:
             )
         return reply
 
+    def _summary_of(self, talk: Conversation) -> Reply:
+        match self._summary:
+            case None:
+                return answers(f"Summary of {talk.sums_up} messages.")
+            case Reply() as reply:
+                return reply
+            case script:
+                return script(talk)
+
     def _answer(self, call: ModelCall, reply: Reply) -> Answer:
         asked = tuple(
             AskedTool(f"{call.turn}_{call.step}_{place}", tool, arguments)
@@ -217,7 +267,8 @@ class ScriptedModel:
         )
         rules.check(reply.text, asked)
         finish = rules.finish_of("stop", asked)
-        usage = Usage(input=10, output=1 + len(reply.text) // 4)
+        given = _tokens(call) if self._input_tokens is None else self._input_tokens
+        usage = Usage(input=given, output=1 + len(reply.text) // 4)
         row = _row(self._name, reply, asked, usage)
         return Answer(row, reply.text, reply.reasoning, finish, usage, asked)
 
@@ -227,15 +278,32 @@ def _piece(text: str, number: int, pieces: int) -> str:
 
 
 def _said(message: Any) -> Iterator[str]:
+    yield from _user_texts(message, "")
+
+
+def _user_texts(message: Any, mark: str) -> Iterator[str]:
+    """The texts of a request with that mark, "" for none: those are what the person said."""
     if message.kind != "request":
         return
-    pinned = (message.metadata or {}).get("pinned", ())
+    marks = {place: name for name, places in (message.metadata or {}).items() if name in _MARKS for place in places}
     for place, part in enumerate(message.parts):
-        if part.part_kind == "user-prompt" and place not in pinned:
+        if part.part_kind == "user-prompt" and marks.get(place, "") == mark:
             content = part.content
             yield (
                 content if isinstance(content, str) else "\n".join(piece for piece in content if isinstance(piece, str))
             )
+
+
+def _tokens(call: ModelCall) -> int:
+    return (len(call.instructions) + sum(_length(part) for message in call.history for part in message.parts)) // 4
+
+
+def _length(part: Any) -> int:
+    values = (getattr(part, "content", None), getattr(part, "args", None))
+    return sum(len(value if isinstance(value, str) else json.dumps(value, default=str)) for value in values if value)
+
+
+_MARKS = ("pinned", "summary")
 
 
 # The row is written here and not by the library: it is the same JSON (a test compares them), at a tenth of the cost and
