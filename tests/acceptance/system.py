@@ -118,6 +118,7 @@ class System:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self.engine.close()
 
     # What happened ----------------------------------------------------------------------------------------------------
 
