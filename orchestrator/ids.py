@@ -105,6 +105,11 @@ def operation_key(principal: Principal, key: str) -> str:
     return _hash_of("operation", _identity(principal), key)[:32]
 
 
+def erased_key(session: SessionId) -> str:
+    """What is remembered of a session for a day after it was erased: enough to know its id again, and not to tell it."""
+    return _hash_of("erased", session)[:32]
+
+
 def address_shard(key: str) -> str:
     """The shard in which an address lives, and with it the sessions that it starts."""
     return base32(int(key[:2], 16) % SHARDS, 2)

@@ -6,13 +6,35 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.core.delivery import Head
-from orchestrator.core.names import DeliveryId, Millis, SessionId
-from orchestrator.core.snapshot import READS, Position, Snapshot
+from orchestrator.core.names import NEVER, DeliveryId, Millis, SessionId
+from orchestrator.core.snapshot import READS, Position, Principal, Snapshot
+from orchestrator.ids import address_shard, operation_key
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a caller calls the creation of a session, so that it happens once. Each principal has keys of its own."""
+
+    key: str
+    principal: Principal
+
+    @property
+    def address(self) -> str:
+        """The key of the address that it makes."""
+        return operation_key(self.principal, self.key)
+
+    @property
+    def shard(self) -> str:
+        """Where the session must live: make its id with it."""
+        return address_shard(self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A create or deliver was accepted: now, or by an earlier call with the same id (`again`)."""
+    """A create or deliver was accepted: now, or by an earlier call with the same id (`again`).
+
+    `session` is another than the one asked for where an operation has made it before.
+    """
 
     session: SessionId
     again: bool
@@ -23,7 +45,11 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The session is ours. `attempt` counts takeovers since the last progress, `faults` deaths that were its own doing."""
+    """The session is ours. `attempt` counts takeovers since the last progress, `faults` deaths that were its own doing.
+
+    `life` is live or ending, where the ending delivery is the first of the heads. `deadline` is when the session is to end (0: never),
+    `out` how many entries its outbox has.
+    """
 
     epoch: int
     attempt: int
@@ -37,25 +63,32 @@ class Granted:
     parent: str
     snapshot: Snapshot
     heads: tuple[Head, ...]
+    life: Literal["live", "ending"] = "live"
+    deadline: Millis = NEVER
+    out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The session is not ours, and nothing about it was changed. `for_ms` says how long to leave it alone."""
+    """The session is not ours, and nothing about it was changed. `for_ms` says how long to leave it alone; of one that is idle or has
+    ended, `out` how many entries its outbox has."""
 
     why: Literal["gone", "ended", "not_yours", "too_new", "leased", "later", "idle", "stale"]
     for_ms: int = 0
+    out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Written (`landed`: by an earlier try of the same commit). `kept` says whether the lease is still ours; `heads` are new."""
+    """Written (`landed`: by an earlier try of the same commit). `kept` says whether the lease is still ours; `heads` are new;
+    `out` is how many entries the outbox has."""
 
     at: Millis
     n: int
     kept: bool
     heads: tuple[Head, ...]
     landed: bool = False
+    out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +145,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """One commit: what is added, and what the hash shall say afterwards."""
+    """One commit: what is added, and what the hash shall say afterwards.
+
+    `new_gen`: the rows are the first of this generation of the history, and the one before is let go. `out` are entries for the outbox;
+    none begins with a zero byte.
+    """
 
     id: str
     position: Position
@@ -137,3 +174,5 @@ class Writes:
     what: str = ""
     fsync: bool = False
     reads: int = READS
+    new_gen: int | None = None
+    out: tuple[bytes, ...] = ()

@@ -6,12 +6,20 @@ orc:{s}:own:<id>       hash    what must be looked at by scripts: life, owner, p
 orc:{s}:now:<id>       string  the snapshot: all that is needed to go on
 orc:{s}:inbox:<id>     zset    delivery id -> admission number; stays until the commit that uses or drops it
 orc:{s}:box:<id>       hash    delivery id -> at_seq and head; 'b:' + delivery id -> body
-orc:{s}:seen:<id>      zset    delivery id -> four times the ms it came in, plus its first answer; trimmed to 24 h
+orc:{s}:seen:<id>      zset    delivery id -> four times the ms it came in, plus its first answer; trimmed to 24 h. `<delivery>:<digest>`
+                               beside it says what came under a caller's own key
+orc:{s}:who:<id>       set     who takes part: hashes of principals
 orc:{s}:fact:<id>      list    facts of the last 16 turns; place = seq - fact_base
 orc:{s}:evt:<id>       list    public events, each the line a reader gets; place = index, dense for ever
 orc:{s}:hist:<id>:<g>  list    history rows of generation g, append-only
 orc:{s}:rec:<id>       hash    call id -> recorded result, until it is folded into a history row
 orc:{s}:state:<id>     hash    authored state
+orc:{s}:out:<id>       list    the outbox: what is to be done elsewhere; place = number - out_base
+orc:{s}:adrs:<id>      hash    address key -> its state, kind, channel and text, also of addresses it had: their doors may name the session
+orc:{s}:adr:<key>      string  an address: the session it leads to, in whichever shard. A pointer; the session's life is the truth
+orc:{s}:adm:<key>      hash    the door of an address (or of a channel): admission key -> its first answer, for 24 h
+orc:{s}:adms           zset    door:admission key -> ms it came in, by which they are forgotten
+orc:{s}:erased         zset    hash of an id that was erased -> ms, for 24 h: a creation that runs late brings nothing back
 orc:{s}:due            zset    session -> ms when a worker must look at it
 orc:{s}:tidy           zset    session -> ms when the keeper itself has something to put in order
 orc:{s}:index          zset    session -> ms of its last activity
@@ -20,7 +28,8 @@ orc:wakes              hash    queue -> number of the last wake
 orc:dep                hash    deployment label -> rank, reads, digest
 orc:workers            hash    label|worker -> last beat, reads, digest
 
-Addresses (adr), admission keys (adm), the outbox (out) and blobs (blob) will live beside them.
+A session that an address starts lives in the address's shard. Its further addresses may live elsewhere. No key has a time to live, so an
+eviction policy that looks for one finds nothing.
 Channels: orc:{s}:tail says "<id> <events>" after every write to a stream, orc:{s}:news "<id> <n> <kind>" to a session's owner.
 """
 
@@ -46,16 +55,25 @@ class Keys:
     evt: str
     rec: str
     state: str
+    who: str
+    out: str
+    adrs: str
     due: str
     tidy: str
     index: str
     tail: str
     news: str
+    adms: str
+    erased: str
     base: str
 
     def hist(self, gen: int) -> str:
         """The history of a generation."""
         return f"{self.base}hist:{self.session}:{gen}"
+
+    def address(self, key: str) -> str:
+        """An address that lives in the session's shard."""
+        return f"{self.base}adr:{key}"
 
 
 @lru_cache(maxsize=4096)
@@ -77,11 +95,16 @@ def keys(prefix: str, session: str) -> Keys:
         evt=of("evt"),
         rec=of("rec"),
         state=of("state"),
+        who=of("who"),
+        out=of("out"),
+        adrs=of("adrs"),
         due=base + "due",
         tidy=base + "tidy",
         index=base + "index",
         tail=base + "tail",
         news=base + "news",
+        adms=base + "adms",
+        erased=base + "erased",
         base=base,
     )
 

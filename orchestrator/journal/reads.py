@@ -14,9 +14,12 @@ from orchestrator.core.snapshot import EMPTY, Snapshot
 from orchestrator.ids import shards
 from orchestrator.journal.answers import View
 from orchestrator.journal.client import spoken
-from orchestrator.journal.journal import MOST_HEADS, Journal, read_body, read_heads
+from orchestrator.journal.journal import Journal
 from orchestrator.journal.keys import shard_key
+from orchestrator.journal.ownership import read_body, read_heads
 from orchestrator.journal.stubs import restore
+
+PAGE = 256
 
 
 class Reads:
@@ -65,6 +68,11 @@ class Reads:
         events, life = found
         return None if events is None or life is None else (int(events), life.decode())
 
+    def takes_part(self, session: SessionId, who: str) -> bool:
+        """Whether a principal (`ids.principal_key`) created the session or was accepted by it."""
+        with spoken():
+            return bool(self.client.sismember(self.journal.keys(session).who, who))
+
     def events(self, session: SessionId, first: int, most: int = 512) -> list[bytes]:
         """Lines of the stream from index `first` on, as a reader gets them."""
         with spoken():
@@ -72,20 +80,27 @@ class Reads:
         return [restore(line) for line in lines]
 
     def heads(self, session: SessionId, above: int) -> tuple[Head, ...]:
-        """Deliveries above an admission number."""
-        keys = self.journal.keys(session)
+        """All deliveries above an admission number, in order; of an ending session, the one that ends it first."""
+        keys, found, last = self.journal.keys(session), list[Head](), above
         with spoken():
-            found = cast(
-                "list[tuple[bytes, float]]",
-                self.client.zrangebyscore(keys.inbox, f"({above}", "+inf", start=0, num=MOST_HEADS, withscores=True),
-            )
-            if not found:
-                return ()
-            boxes = cast("list[bytes | None]", self.client.hmget(keys.box, [name for name, _ in found]))
-        flat: list[object] = []
-        for (name, n), box in zip(found, boxes, strict=True):
-            flat += (name, int(n), box or b"")
-        return read_heads(flat)
+            while True:
+                pipe = self.client.pipeline(transaction=False)
+                pipe.zrangebyscore(keys.inbox, f"({last}", "+inf", start=0, num=PAGE, withscores=True)
+                pipe.hmget(keys.own, "status", "end")
+                page, (life, end) = cast("tuple[list[tuple[bytes, float]], list[bytes | None]]", tuple(pipe.execute()))
+                if not page:
+                    break
+                boxes = cast("list[bytes | None]", self.client.hmget(keys.box, [name for name, _ in page]))
+                flat: list[object] = []
+                for (name, n), box in zip(page, boxes, strict=True):
+                    flat += (name, int(n), box or b"")
+                found += read_heads(flat)
+                last = int(page[-1][1])
+                if len(page) < PAGE:
+                    break
+        if life == b"ending" and end:
+            found.sort(key=lambda head: head.id != end.decode())
+        return tuple(found)
 
     def bodies(self, session: SessionId, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Body]:
         """The bodies of deliveries that are still in the box."""

@@ -1,7 +1,8 @@
 """Lua scripts by name: the file's header says what it takes, callers pass it by keyword.
 
-Line 1 of a script becomes its flags, line 2 the binding of the header's names (and the parts it uses), so that an error of Redis
-names the right line of the file. The SHA is computed here; a server that does not know a script yet is given it once.
+Line 1 of a script becomes its flags, line 2 the binding of the header's names and the parts it uses (each a `.part` file), so that an
+error of Redis names the right line of the file, and line 2 if it is in a part. The SHA is computed here; a server that does not know a
+script yet is given it once.
 """
 
 from __future__ import annotations
@@ -30,9 +31,7 @@ class Script:
         bindings = [f"local {key} = KEYS[{place}]" for place, key in enumerate(self.keys, 1)]
         bindings += [f"local {arg} = ARGV[{place}]" for place, arg in enumerate(self.args, 1)]
         bindings.append(f"local rest = {len(self.args)}")
-        parts = [
-            " ".join((FOLDER / f"{part}.part").read_text().split("\n")) for part in header.get("PARTS", "").split()
-        ]
+        parts = [_part(name) for name in header.get("PARTS", "").split()]
         flags = "#!lua flags=allow-oom" if header["FLAGS"] == "allow-oom" else "#!lua"
         lines = text.split("\n")
         self.text = "\n".join([flags, "; ".join(bindings) + " " + " ".join(parts), *lines[2:]])
@@ -49,6 +48,11 @@ class Script:
     def load(self, client: redis.Redis) -> None:
         """Give the server the script."""
         client.execute_command("SCRIPT LOAD", self.text)
+
+
+def _part(name: str) -> str:
+    lines = (FOLDER / f"{name}.part").read_text().split("\n")
+    return " ".join(line for line in lines if not line.lstrip().startswith("--"))
 
 
 @cache

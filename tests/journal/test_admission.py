@@ -11,7 +11,7 @@ from orchestrator.core.delivery import Body, Part
 from orchestrator.core.names import DeliveryId
 from orchestrator.errors import InboxFull, SessionNotActive
 from orchestrator.journal import Done, News
-from orchestrator.journal.journal import MOST_HEADS
+from orchestrator.journal.calling import MOST_HEADS
 from tests.journal.world import DAY_MS, LABEL, START, Hand, changed, listening
 
 
@@ -280,7 +280,7 @@ def test_numbers_go_on_where_they_were(hand: Hand) -> None:
 def test_a_new_client_raises_what_a_worker_must_be_able_to_read(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     session = hand.create()
     for reads, needed in ((9, "9"), (10, "10"), (9, "10")):  # numbers, not texts
-        monkeypatch.setattr("orchestrator.journal.journal.READS", reads)
+        monkeypatch.setattr("orchestrator.journal.admission.READS", reads)
         hand.deliver(session)
         assert hand.fields(session)["reads"] == needed
 

@@ -59,14 +59,14 @@ def test_a_name_that_the_caller_forgot_is_an_error() -> None:
 SAID: dict[str, Callable[[Owner], object]] = {
     "append": lambda owner: owner.append(),
     "commit": lambda owner: owner.commit(state=(("slot", b"v"),)),
-    "deliver": lambda owner: owner.hand.deliver(owner.session),
+    "renew": lambda owner: owner.renew(),
     "release": lambda owner: owner.release(),
 }
 
 
 @pytest.mark.parametrize(
     ("verb", "broken", "culprit"),
-    [("append", "evt", "RPUSH"), ("commit", "state", "HSET"), ("deliver", "box", "HSET"), ("release", "due", "ZADD")],
+    [("append", "evt", "RPUSH"), ("commit", "state", "HSET"), ("renew", "due", "ZADD"), ("release", "due", "ZADD")],
 )
 def test_an_error_names_the_line_of_the_file(hand: Hand, verb: str, broken: str, culprit: str) -> None:
     owner = busy(hand)

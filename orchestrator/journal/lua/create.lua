@@ -1,21 +1,26 @@
 -- create: bring a session into being, with its first message if it has one, and ring for it.
--- The id is the caller's, so a repeat finds the hash and changes nothing.
+-- The id is the caller's, so a repeat finds the hash and changes nothing. So does whoever comes with an operation that has made a session:
+-- it is an address of the session's own shard, and stays while that session is live, and for a day after it was made.
 -- FLAGS deny-oom
--- PARTS clock ring
--- KEYS own inbox box seen due index
--- ARGV now session agent deployment reads parent root life_ms grace_ms delivery head body template wakes queue broker_db journal_db
--- Returns {'created' | 'again', now, ring}: ring = 1 asks the caller to publish the wake itself.
+-- PARTS clock ring open
+-- KEYS own inbox box seen due index who adrs adr erased
+-- ARGV now session agent deployment reads parent root life_ms grace_ms delivery head body who_is operation listed grave base template wakes queue broker_db journal_db
+-- operation: the key of that address ('': none, and `adr` is not looked at); listed: what the session's list says of it.
+-- grave: what would be in `erased` if this id had been erased.
+-- life_ms = 0: the session has no deadline.
+-- Returns {'created' | 'again', now, ring, session}: ring = 1 asks the caller to publish the wake itself. {'gone'}: it was erased.
+local DAY_MS = 86400000
 local ms = clock(now)
-if redis.call('EXISTS', own) == 1 then return {'again', whole(ms), 0} end
-local waiting = delivery == '' and 0 or 1
-redis.call('HSET', own, 'kind', 'session', 'agent', agent, 'status', 'live', 'turn', '', 'deployment', deployment, 'reads', reads,
-  'token', '', 'lease', 0, 'epoch', 0, 'seq', 0, 'fact_base', 0, 'events', 0, 'gen', 0, 'rows', 0, 'judged', 0, 'floor', 0, 'waiting', waiting,
-  'rung', 0, 'work', 0, 'next_timer', 0, 'attempt', 0, 'attempt_key', '', 'faults', 0, 'cancel_n', 0, 'last_commit', '', 'last_row', '',
-  'left', '', 'n', waiting, 'rings', 0, 'created', whole(ms), 'deadline', whole(ms + life_ms), 'parent', parent, 'root', root)
-redis.call('ZADD', index, whole(ms), session)
-if waiting == 0 then return {'created', whole(ms), 0} end
-redis.call('ZADD', inbox, 1, delivery)
-redis.call('HSET', box, delivery, '0:' .. head, 'b:' .. delivery, body)
-redis.call('ZADD', seen, whole(ms * 4), delivery)
-redis.call('ZADD', due, whole(ms + grace_ms), session)
-return {'created', whole(ms), ring(own, deployment, session, delivery, ms)}
+if redis.call('EXISTS', own) == 1 then return {'again', whole(ms), 0, session} end
+if redis.call('ZSCORE', erased, grave) then return {'gone'} end
+if operation ~= '' then
+  local first = redis.call('GET', adr)
+  if first then
+    local h = redis.call('HMGET', base .. 'own:' .. first, 'status', 'created')
+    if h[1] and (h[1] == 'live' or tonumber(h[2]) > ms - DAY_MS) then return {'again', whole(ms), 0, first} end
+  end
+  redis.call('HSET', adrs, operation, 'o' .. whole(ms) .. ' ' .. listed)
+  redis.call('SET', adr, session)
+end
+local k = {own = own, inbox = inbox, box = box, seen = seen, due = due, index = index, who = who}
+return {'created', whole(ms), open(k, session, ms, delivery), session}

@@ -2,7 +2,7 @@
 -- A wake that is still in its queue is left alone: wakes are numbered, a queue is first in, first out, so a session whose number is
 -- below the oldest one waiting has lost its wake.
 -- FLAGS allow-oom
--- PARTS clock ring
+-- PARTS clock ring rest
 -- KEYS
 -- ARGV now pause lease_ms grace_ms limit prefix template wakes queue broker_db journal_db
 -- The due keys follow in KEYS (one per shard); their shards in ARGV. pause = 1: let one lease pass before any lease counts as dead.
@@ -24,17 +24,19 @@ end
 
 local function look(key, shard, session)
   local hash = prefix .. ':{' .. shard .. '}:own:' .. session
-  local h = redis.call('HMGET', hash, 'token', 'lease', 'work', 'floor', 'turn', 'next_timer', 'rung', 'deployment', 'status', 'attempt_key', 'rings')
-  if not h[1] or h[9] == 'ended' then return redis.call('ZREM', key, session) end
-  local lease, timer = tonumber(h[2]) or 0, tonumber(h[6]) or 0  -- one damaged session must not stop the keepers of all
+  local h = redis.call('HMGET', hash, 'token', 'lease', 'work', 'floor', 'turn', 'next_timer', 'rung', 'deployment', 'status', 'attempt_key', 'rings', 'deadline', 'out_at', 'erasing')
+  if not h[1] or h[14] then return redis.call('ZREM', key, session) end
+  -- One damaged session must not stop the keepers of all.
+  local lease, timer, deadline, out_at = tonumber(h[2]) or 0, tonumber(h[6]) or 0, tonumber(h[12]) or 0, tonumber(h[13]) or 0
   if h[1] ~= '' and lease > ms then return redis.call('ZADD', key, whole(lease), session) end
   if h[1] ~= '' and pause == '1' then return redis.call('ZADD', key, whole(ms + lease_ms), session) end
   if h[1] == '' then
     local inbox = prefix .. ':{' .. shard .. '}:inbox:' .. session
-    local head = redis.call('ZRANGEBYSCORE', inbox, '(' .. (h[4] or '0'), '+inf', 'LIMIT', 0, 1)[1]
-    if not head and h[3] ~= '1' and not (timer > 0 and timer <= ms) then
-      if timer > 0 then return redis.call('ZADD', key, whole(timer), session) end
-      return redis.call('ZREM', key, session)
+    local function come(moment) return moment > 0 and moment <= ms end
+    local asks = h[9] == 'ending' or h[9] ~= 'ended' and (h[3] == '1' or come(timer) or come(deadline)
+      or redis.call('ZRANGEBYSCORE', inbox, '(' .. (h[4] or '0'), '+inf', 'LIMIT', 0, 1)[1])
+    if not asks and not come(out_at) then
+      return rest_until(key, session, next_look(ms, h[9], timer, deadline, out_at, tonumber(grace_ms)))
     end
   end
   local rung, first = tonumber(h[7]) or 0, oldest_number(h[8])

@@ -1,35 +1,39 @@
 -- own: become the one who may write a session, if there is something to do and nobody else holds it.
 -- The token is made by the caller for this call: a repeat of it gets the same answer and counts no second attempt.
 -- FLAGS allow-oom
--- PARTS clock heads
--- KEYS own snapshot inbox box due
--- ARGV now session token made_ms instead deployment reads alone lost lease_ms most
+-- PARTS clock heads rest
+-- KEYS own snapshot inbox box due out
+-- ARGV now session token made_ms instead deployment reads alone lost lease_ms grace_ms most
+-- A session that is ending is given to whoever asks, its ending delivery first among the heads; one that is being erased to nobody.
 -- `instead` is a token of the caller's own that it gives up; `lost` = 1 asks for the session even if it is idle, to say what was lost.
--- Returns {'gone'} | {'ended'} | {'not_yours', deployment} | {'too_new', reads} | {'leased', for_ms} | {'later', for_ms} | {'idle'} |
---         {'granted', epoch, attempt, faults, now, seq, events, gen, rows, judged, last_row, fact_base, agent, parent, snapshot, heads}
---         {'stale'}: the call is older than the lease; nobody waits for it any more.
+-- Returns {'gone'} | {'ended', out} | {'not_yours', deployment} | {'too_new', reads} | {'leased', for_ms} | {'later', for_ms} | {'idle', out} |
+--         {'granted', epoch, attempt, faults, now, seq, events, gen, rows, judged, last_row, fact_base, agent, parent, snapshot, heads, life, deadline, out}
+--         {'stale'}: the call is older than the lease; nobody waits for it any more. `out` is how many entries the outbox has.
 local ms = clock(now)
 local h = redis.call('HMGET', own, 'status', 'deployment', 'reads', 'token', 'lease', 'work', 'next_timer', 'judged', 'floor', 'attempt',
-  'epoch', 'seq', 'events', 'gen', 'rows', 'last_row', 'fact_base', 'agent', 'parent', 'faults', 'left')
-if not h[1] then
+  'epoch', 'seq', 'events', 'gen', 'rows', 'last_row', 'fact_base', 'agent', 'parent', 'faults', 'left', 'deadline', 'out_at', 'end', 'erasing')
+if not h[1] or h[25] then
   redis.call('ZREM', due, session)
   return {'gone'}
 end
-local lease, judged, timer = tonumber(h[5]), tonumber(h[8]), tonumber(h[7])
+local lease, judged, timer, deadline, out_at = tonumber(h[5]), tonumber(h[8]), tonumber(h[7]), tonumber(h[22]), tonumber(h[23] or 0)
 local above = h[9]
+local function outbox() return out_at > 0 and redis.call('LLEN', out) or 0 end
 
 local function grant(epoch, attempt, faults)
   local text = redis.call('GET', snapshot) or ''
+  local first = h[1] == 'ending' and h[24] or nil
   return {'granted', epoch, attempt, faults, whole(ms), tonumber(h[12]), tonumber(h[13]), tonumber(h[14]), tonumber(h[15]), judged, h[16],
-    tonumber(h[17]), h[18], h[19], text, heads(inbox, box, above, tonumber(most))}
+    tonumber(h[17]), h[18], h[19], text, heads(inbox, box, above, tonumber(most), first), h[1], deadline, outbox()}
 end
 
 if h[4] == token then return grant(tonumber(h[11]), tonumber(h[10]), tonumber(h[20])) end
 if h[21] == token or ms - tonumber(made_ms) > tonumber(lease_ms) then return {'stale'} end
 redis.call('HSET', own, 'rung', 0, 'rings', 0)
+local function rests() rest_until(due, session, next_look(ms, h[1], timer, deadline, out_at, tonumber(grace_ms))) end
 if h[1] == 'ended' then
-  redis.call('ZREM', due, session)
-  return {'ended'}
+  rests()
+  return {'ended', outbox()}
 end
 local mine = h[4] ~= '' and h[4] == instead
 if h[4] ~= '' and not mine and lease > ms then
@@ -41,10 +45,10 @@ if tonumber(h[3]) > tonumber(reads) then
   return {'too_new', tonumber(h[3])}
 end
 local head = redis.call('ZRANGEBYSCORE', inbox, '(' .. above, '+inf', 'LIMIT', 0, 1)[1]
-local work = h[6] == '1' or head or (timer > 0 and timer <= ms)
+local work = h[6] == '1' or head or (timer > 0 and timer <= ms) or h[1] == 'ending' or (deadline > 0 and deadline <= ms)
 if not work and h[4] == '' and lost ~= '1' then
-  if timer > 0 then redis.call('ZADD', due, whole(timer), session) else redis.call('ZREM', due, session) end
-  return {'idle'}
+  rests()
+  return {'idle', outbox()}
 end
 local attempt, faults = tonumber(h[10]), tonumber(h[20])
 if h[4] ~= '' and not mine then

@@ -20,8 +20,10 @@ for i = rest + 1, #ARGV, 2 do
   end
 end
 redis.call('HSET', own, 'pruned', upto)
-local events = redis.call('HGET', own, 'events')
-if again_at ~= '0' then redis.call('ZADD', tidy, again_at, session)
-elseif events == seen then redis.call('ZREM', tidy, session)
-else redis.call('ZADD', tidy, whole(clock(now) + later_ms), session) end
+local h = redis.call('HMGET', own, 'events', 'erase_at')
+local again = tonumber(again_at)
+if again == 0 and h[1] ~= seen then again = clock(now) + later_ms end
+-- The day of its erasure stays in the index.
+if h[2] and (again == 0 or tonumber(h[2]) < again) then again = tonumber(h[2]) end
+if again > 0 then redis.call('ZADD', tidy, whole(again), session) else redis.call('ZREM', tidy, session) end
 return {'done', replaced}
