@@ -1,6 +1,7 @@
 """Durable AI agents on Celery, Redis and Flask.
 
 What a user writes:      Agent App tool ToolContext state Fatal Retry
+Ways in and out:         Channel StandardWebhook Incoming
 Models without a key:    ScriptedModel asks answers fails
 What a program embeds:   Engine Settings
 What can go wrong:       OrchestratorError and its tree in `orchestrator.errors`
@@ -26,6 +27,7 @@ from orchestrator.state import state
 from orchestrator.tool import Fatal, Retry, SessionView, Tool, ToolContext, tool
 
 if TYPE_CHECKING:
+    from orchestrator.channels import Channel, Incoming, StandardWebhook
     from orchestrator.engine import Engine
     from orchestrator.models.scripted import ScriptedModel, answers, asks, fails
 
@@ -33,10 +35,12 @@ __all__ = [
     "Agent",
     "App",
     "BadRequest",
+    "Channel",
     "ConfigError",
     "Engine",
     "Fatal",
     "InboxFull",
+    "Incoming",
     "JournalAway",
     "JournalFull",
     "OrchestratorError",
@@ -46,6 +50,7 @@ __all__ = [
     "SessionNotFound",
     "SessionView",
     "Settings",
+    "StandardWebhook",
     "Tool",
     "ToolContext",
     "answers",
@@ -56,8 +61,11 @@ __all__ = [
 ]
 
 _LATER = {
+    "Channel": "orchestrator.channels",
     "Engine": "orchestrator.engine",
+    "Incoming": "orchestrator.channels",
     "ScriptedModel": "orchestrator.models.scripted",
+    "StandardWebhook": "orchestrator.channels",
     "answers": "orchestrator.models.scripted",
     "asks": "orchestrator.models.scripted",
     "fails": "orchestrator.models.scripted",

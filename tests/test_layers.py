@@ -20,6 +20,7 @@ LEAVES = {
     "orchestrator.agent",
     "orchestrator.apikeys",
     "orchestrator.auth",
+    "orchestrator.channels",
     "orchestrator.clock",
     "orchestrator.config",
     "orchestrator.envelope",
@@ -42,6 +43,10 @@ DESK = BASE | {"orchestrator.engine", "orchestrator.journal", "orchestrator.loca
 MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator.core": {"msgpack"},
     **{leaf: BASE | {"pydantic"} for leaf in LEAVES},
+    # Values and hooks. What an App offers reaches the engine by name, through `here`; the poster is the worker's.
+    "orchestrator.channels": BASE | {"standardwebhooks"},
+    "orchestrator.channels.here": BASE | {"orchestrator.engine", "orchestrator.world", "tasks"},
+    "orchestrator.channels.outbox": BASE | {"orchestrator.journal", "orchestrator.process"},
     "orchestrator.errors": set(),
     "orchestrator.auth": BASE | {"jwt", "cryptography"},
     "orchestrator.envelope": set(),
@@ -58,7 +63,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator.perform": BASE | {"orchestrator.process.loops", "pydantic_core"},
     "orchestrator.draft": BASE | {"orchestrator.journal", "orchestrator.process.history"},
     "orchestrator.turn": BASE | ROAD,
-    "orchestrator.engine": BASE | ROAD | {"orchestrator.turn", "orchestrator.local", "orchestrator.world"},
+    "orchestrator.engine": BASE
+    | ROAD
+    | {"orchestrator.channels.outbox", "orchestrator.turn", "orchestrator.local", "orchestrator.world"},
     "orchestrator.keeper": BASE | {"orchestrator.journal"},
     "orchestrator.client": {"orchestrator.errors"},
     "orchestrator.cli": DESK | {"orchestrator.client"},

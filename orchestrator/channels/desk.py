@@ -1,0 +1,117 @@
+"""What channels ask of the engine. It is above them; this is all they know of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from orchestrator.core.delivery import Body
+from orchestrator.core.names import DeliveryId, SessionId
+from orchestrator.core.snapshot import Principal
+
+
+class Arrival(Protocol):
+    """What became of something that came to an address."""
+
+    @property
+    def session(self) -> SessionId:
+        """Where it went."""
+        ...
+
+    @property
+    def delivery(self) -> DeliveryId:
+        """What it is called there."""
+        ...
+
+    @property
+    def started(self) -> bool:
+        """Whether it began the session."""
+        ...
+
+    @property
+    def again(self) -> bool:
+        """Whether it had come before."""
+        ...
+
+
+class Admission(Protocol):
+    """What became of something that came to a session."""
+
+    @property
+    def delivery(self) -> DeliveryId:
+        """What it is called there."""
+        ...
+
+    @property
+    def again(self) -> bool:
+        """Whether it had come before."""
+        ...
+
+
+class Desk(Protocol):
+    """The engine, as channels see it."""
+
+    def arrive(
+        self,
+        channel: str,
+        address: str,
+        message: Body,
+        *,
+        principal: Principal | None = None,
+        agent: str | None = None,
+        policy: str = "",
+        delivery: DeliveryId | None = None,
+        key: str = "",
+        identity: str = "",
+        digest: str = "",
+    ) -> Arrival:
+        """A message to the session at an address, or the first one of a new session."""
+        ...
+
+    def control_at(
+        self,
+        channel: str,
+        address: str,
+        kind: str,
+        *,
+        turn: str = "",
+        principal: Principal | None = None,
+        reason: str = "",
+    ) -> Arrival:
+        """A control of the session at an address."""
+        ...
+
+    def deliver(
+        self,
+        session: SessionId,
+        message: Body,
+        *,
+        principal: Principal | None = None,
+        policy: str = "",
+        key: str = "",
+    ) -> Admission:
+        """A message to a session."""
+        ...
+
+    def cancel(self, session: SessionId, *, turn: str = "", principal: Principal | None = None) -> object:
+        """Stop a session's turn."""
+        ...
+
+    def control(self, session: SessionId, kind: str, *, principal: Principal | None = None, reason: str = "") -> object:
+        """Clear, compact or reset a session."""
+        ...
+
+    def reserve(self, channel: str, key: str, digest: str) -> str:
+        """`new`, or `again` if this key came before with the same digest."""
+        ...
+
+    def resolve(self, channel: str, address: str) -> SessionId | None:
+        """The live session at an address."""
+        ...
+
+    def take_address(self, session: SessionId, channel: str, address: str) -> object:
+        """Let an address lead to a session."""
+        ...
+
+    def drop_address(self, session: SessionId, channel: str, address: str) -> object:
+        """Let it lead there no more."""
+        ...

@@ -1,0 +1,225 @@
+"""`app.channel(name)`: what a program says to a session, by the address of its conversation or by its id.
+
+    support = app.channel("support")
+    support.from_("ticket-1007").send("Where is my order?", principal=customer)
+
+All of it is admission: it returns when the message is stored, not when it is answered.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from orchestrator.channels.channel import Message, Policy, address_of, body_of, check_name
+from orchestrator.channels.desk import Desk
+from orchestrator.core.names import DeliveryId, SessionId
+from orchestrator.core.snapshot import Principal
+from orchestrator.errors import RequestUnknown, SessionNotActive
+
+if TYPE_CHECKING:
+    from orchestrator.agent import App
+
+HERE = "orchestrator.channels.here"
+"""Makes the engine of this process. Named and not imported: the App, a value, offers handles, and the engine is far above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that was accepted. `started`: it began this session. `again`: it had been accepted before, under the same key."""
+
+    session: SessionId
+    delivery: DeliveryId
+    started: bool = False
+    again: bool = False
+
+
+class ChannelHandle:
+    """A channel, ready to be used. Thread-safe; connects when first used."""
+
+    def __init__(self, name: str, desk: Callable[[], Desk]) -> None:
+        check_name(name)
+        self.name = name
+        self._desk = desk
+
+    def from_(self, address: str) -> AddressHandle:
+        """The conversation of this name: the session that has it now, or the one that the next message starts."""
+        return AddressHandle(self.name, address_of(address), self._desk)
+
+    def attach(self, session: str) -> SessionHandle:
+        """A session by its id: exactly that one, never another in its place."""
+        return SessionHandle(self.name, SessionId(session), self._desk)
+
+    def resolve(self, address: str) -> SessionId | None:
+        """The live session that has this address."""
+        return self._desk().resolve(self.name, address_of(address))
+
+    def __repr__(self) -> str:
+        return f"ChannelHandle({self.name!r})"
+
+
+class AddressHandle:
+    """A conversation of a channel, by its address."""
+
+    def __init__(self, channel: str, address: str, desk: Callable[[], Desk]) -> None:
+        self.channel = channel
+        self.address = address
+        self._desk = desk
+
+    def send(
+        self,
+        message: Message,
+        *,
+        principal: Principal | None = None,
+        delivery_key: str = "",
+        turn_policy: Policy = "",
+        agent: str | None = None,
+    ) -> Sent:
+        """A message to the session that has this address, or the first one of a new session.
+
+        The same `delivery_key` with the same message is the same message for 24 hours, also after a reset. Raises
+        `DeliveryKeyReused`, `InboxFull`, `BadRequest`, `JournalFull`, `JournalAway`.
+        """
+        found = self._desk().arrive(
+            self.channel,
+            self.address,
+            body_of(message),
+            principal=principal,
+            agent=agent,
+            policy=turn_policy,
+            key=delivery_key,
+        )
+        return Sent(found.session, found.delivery, found.started, found.again)
+
+    def answer(self, request: str, *, option: str = "", text: str = "", principal: Principal | None = None) -> Sent:
+        """An answer to a request. This version asks nothing. Raises `RequestUnknown`."""
+        del option, text, principal
+        raise RequestUnknown(session=self.resolve() or f"{self.channel}/{self.address}", request=request)
+
+    def cancel(self, turn: str = "", *, principal: Principal | None = None) -> SessionId | None:
+        """Stop the open turn (only `turn`, if given). Returns the session that was told, None if there is none."""
+        return self._control("cancel", principal, turn=turn)
+
+    def clear(self, *, principal: Principal | None = None) -> SessionId | None:
+        """Forget the history, at the end of the open turn. Returns the session that was told, None if there is none."""
+        return self._control("clear", principal)
+
+    def compact(self, *, principal: Principal | None = None) -> SessionId | None:
+        """Make the history shorter, at the end of the open turn. Returns the session that was told, None if there is none."""
+        return self._control("compact", principal)
+
+    def reset(self, reason: str = "", *, principal: Principal | None = None) -> SessionId | None:
+        """End the session; the next message starts another. Returns the one that was ended, None if there is none."""
+        return self._control("reset", principal, reason=reason)
+
+    def resolve(self) -> SessionId | None:
+        """The live session that has this address."""
+        return self._desk().resolve(self.channel, self.address)
+
+    def _control(
+        self, kind: str, principal: Principal | None, *, turn: str = "", reason: str = ""
+    ) -> SessionId | None:
+        try:
+            found = self._desk().control_at(
+                self.channel, self.address, kind, turn=turn, principal=principal, reason=reason
+            )
+        except SessionNotActive:
+            return None
+        return found.session
+
+    def __repr__(self) -> str:
+        return f"AddressHandle({self.channel!r}, {self.address!r})"
+
+
+class SessionHandle:
+    """One session by its id, and the addresses of this channel that lead to it."""
+
+    def __init__(self, channel: str, session: SessionId, desk: Callable[[], Desk]) -> None:
+        self.channel = channel
+        self.session = session
+        self._desk = desk
+
+    def send(
+        self,
+        message: Message,
+        *,
+        principal: Principal | None = None,
+        delivery_key: str = "",
+        turn_policy: Policy = "",
+    ) -> Sent:
+        """A message to this session. Raises `SessionNotActive`, never starts another; else as by address."""
+        found = self._desk().deliver(
+            self.session, body_of(message), principal=principal, policy=turn_policy, key=delivery_key
+        )
+        return Sent(self.session, found.delivery, again=found.again)
+
+    def answer(self, request: str, *, option: str = "", text: str = "", principal: Principal | None = None) -> Sent:
+        """An answer to a request. This version asks nothing. Raises `RequestUnknown`."""
+        del option, text, principal
+        raise RequestUnknown(session=self.session, request=request)
+
+    def cancel(self, turn: str = "", *, principal: Principal | None = None) -> SessionId | None:
+        """Stop the open turn (only `turn`, if given). Returns the session, None if it is not live."""
+        return self._told(lambda desk: desk.cancel(self.session, turn=turn, principal=principal))
+
+    def clear(self, *, principal: Principal | None = None) -> SessionId | None:
+        """Forget the history, at the end of the open turn. Returns the session, None if it is not live."""
+        return self._told(lambda desk: desk.control(self.session, "clear", principal=principal))
+
+    def compact(self, *, principal: Principal | None = None) -> SessionId | None:
+        """Make the history shorter, at the end of the open turn. Returns the session, None if it is not live."""
+        return self._told(lambda desk: desk.control(self.session, "compact", principal=principal))
+
+    def reset(self, reason: str = "", *, principal: Principal | None = None) -> SessionId | None:
+        """End it. Returns the session, None if it is not live."""
+        return self._told(lambda desk: desk.control(self.session, "reset", principal=principal, reason=reason))
+
+    def alias(self, address: str) -> None:
+        """From now on this address leads here too; those it has stay. Repeats are free.
+
+        Raises `AddressTaken` (of another live session), `AddressesFull` (256), `SessionNotActive`, `BadRequest`.
+        """
+        self._desk().take_address(self.session, self.channel, address_of(address))
+
+    def drop(self, address: str) -> None:
+        """This address leads here no more: the next message to it starts a new session. Nothing if it does not lead here."""
+        self._desk().drop_address(self.session, self.channel, address_of(address))
+
+    def _told(self, call: Callable[[Desk], object]) -> SessionId | None:
+        try:
+            call(self._desk())
+        except SessionNotActive:
+            return None
+        return self.session
+
+    def __repr__(self) -> str:
+        return f"SessionHandle({self.channel!r}, {self.session!r})"
+
+
+# Whose engine -------------------------------------------------------------------------------------------------------------
+
+_LOCK = threading.Lock()
+_MADE: dict[tuple[int, int], tuple[App, Desk]] = {}
+"""By process and App: what was connected before a fork belongs to the parent."""
+
+
+def handle(app: App, name: str, engine: Desk | None = None) -> ChannelHandle:
+    """The channel `name` of this App, one of its channels or any other name. Without `engine` all handles of an App share one.
+
+    Raises `ConfigError` for what is no name.
+    """
+    return ChannelHandle(name, (lambda: engine) if engine is not None else lambda: desk_of(app))
+
+
+def desk_of(app: App) -> Desk:
+    """The engine that the handles of this App share in this process. Raises `ConfigError`."""
+    key = (os.getpid(), id(app))
+    with _LOCK:
+        if key not in _MADE:
+            made: Desk = import_module(HERE).engine_of(app)
+            _MADE[key] = (app, made)  # the App is kept: its id must not become another's
+        return _MADE[key][1]
