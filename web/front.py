@@ -15,14 +15,16 @@ from functools import cached_property
 from typing import TypeVar, cast
 
 import orchestrator.ids as ids
-from orchestrator import apikeys, world
+from orchestrator import auth, world
 from orchestrator.agent import App
 from orchestrator.config import Settings, from_environment
-from orchestrator.core.delivery import Body
+from orchestrator.core.delivery import Control
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.engine import CancelOutcome, Engine
-from orchestrator.errors import JournalAway, OrchestratorError
+from orchestrator.errors import JournalAway, OrchestratorError, RequestUnknown, SessionNotActive, SessionNotFound
+from web import access
+from web.schema import Answer, Create, Send
 from web.stream import Pace, Served, Slots
 
 log = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ class Front:
     def __init__(self, app: App, engine: Engine | None, pace: Pace) -> None:
         self.app = app
         self.settings: Settings = engine.settings if engine else from_environment(app.settings)
-        self.keys = apikeys.parse(self.settings.api_keys)
+        self.walk = auth.walk(app.auth, self.settings)
         self.pace = pace
         self.slots = Slots(self.settings.streams)
         self.served = Served(pace.lost_seconds)
@@ -92,35 +94,62 @@ class Front:
 
         return self.ask(twice)
 
-    # The three writes -------------------------------------------------------------------------------------------------
+    # Who may ----------------------------------------------------------------------------------------------------------
 
-    def create(self, message: Body | None, principal: Principal | None, policy: str, agent: str | None) -> SessionId:
-        """A new session."""
+    def allow(self, caller: auth.Caller, session: SessionId, scope: str) -> None:
+        """Let a caller do this to a session. Raises `Forbidden`, or `SessionNotFound` where they may not even know that there is one."""
+        access.check_session(
+            caller,
+            session,
+            scope,
+            lambda name, principal: self.ask(lambda engine: engine.takes_part(name, principal)),
+            self.app.access,
+        )
+
+    # The writes -------------------------------------------------------------------------------------------------------
+
+    def create(self, wanted: Create, principal: Principal | None) -> SessionId:
+        """A new session, or the one that the same operation has made before."""
         names = Names()
 
         def call(engine: Engine) -> SessionId:
-            session, _ = engine.create(
-                message,
-                agent=agent,
+            made = engine.create(
+                wanted.message,
+                agent=wanted.agent or None,
                 principal=principal,
-                policy=policy,
-                session=names.session(engine),
+                policy=wanted.policy,
+                # An operation says by itself which session it made, and where such a one lives.
+                session=None if wanted.operation else names.session(engine),
                 delivery=names.delivery(engine),
+                operation=wanted.operation,
             )
-            return session
+            return made.session
 
         return self.write(call)
 
-    def deliver(self, session: SessionId, message: Body, principal: Principal | None, policy: str) -> DeliveryId:
+    def deliver(self, session: SessionId, wanted: Send, principal: Principal | None) -> DeliveryId:
         """A message into a session."""
         names = Names()
 
         def call(engine: Engine) -> DeliveryId:
-            delivery = names.delivery(engine)
-            engine.deliver(session, message, principal=principal, policy=policy, delivery=delivery)
-            return delivery
+            admitted = engine.deliver(
+                session,
+                wanted.message,
+                principal=principal,
+                policy=wanted.policy,
+                delivery=names.delivery(engine),
+                key=wanted.key,
+            )
+            return admitted.delivery
 
         return self.write(call)
+
+    def answer(self, session: SessionId, wanted: Answer, _principal: Principal | None) -> DeliveryId:
+        """Answers into a session. Nothing asks in this version, so a session that is there says `RequestUnknown`."""
+        life = self.ask(lambda engine: engine.reads.life(session))
+        if life != "live":
+            raise SessionNotActive(session=session)
+        raise RequestUnknown(session=session, request=wanted.responses[0].request)
 
     def cancel(self, session: SessionId, turn: str, principal: Principal | None) -> CancelOutcome:
         """A cancel into a session."""
@@ -128,6 +157,31 @@ class Front:
         return self.write(
             lambda engine: engine.cancel(session, turn=turn, principal=principal, delivery=names.delivery(engine))
         )
+
+    def control(self, session: SessionId, kind: Control, principal: Principal | None, reason: str = "") -> None:
+        """A clear, compact or reset into a session."""
+        names = Names()
+
+        def call(engine: Engine) -> None:
+            engine.control(session, kind, principal=principal, delivery=names.delivery(engine), reason=reason)
+
+        self.write(call)
+
+    def erase(self, session: SessionId) -> None:
+        """Leave nothing of a session."""
+        begun = False
+
+        def call(engine: Engine) -> None:
+            nonlocal begun
+            try:
+                engine.erase(session)
+            except SessionNotFound:
+                if not begun:
+                    raise
+            finally:
+                begun = True
+
+        self.write(call)
 
 
 class Names:

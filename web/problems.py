@@ -1,4 +1,5 @@
-"""Errors as answers: one table says what a caller is told. What is not in it is ours to mend: a 500 with an id, and the log."""
+"""Errors as answers. What is the caller's to mend is told in the error's own words, or in those of the table; what is ours is a 500 with
+an id, and the log has the rest."""
 
 from __future__ import annotations
 
@@ -11,19 +12,20 @@ from dataclasses import dataclass, field
 from flask import Response, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
+from orchestrator.auth import ApiKeys
 from orchestrator.errors import (
     BadRequest,
     BodyTooLarge,
-    Forbidden,
     InboxFull,
+    IssuerAway,
     JournalAway,
     JournalFull,
     OrchestratorError,
-    SessionNotActive,
     SessionNotFound,
     TooManyStreams,
     Unauthorized,
 )
+from web.logged import cut
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +52,14 @@ AGAIN = {"retry-after": "1"}
 AWAY = "The journal does not answer. Send the same request again in a moment; the stream shows whether it had come in all the same."
 TABLE: Mapping[type[OrchestratorError], Told] = {
     SessionNotFound: Told("Session not found."),
-    SessionNotActive: Told(),
     InboxFull: Told(headers=AGAIN),
-    BadRequest: Told(),
-    BodyTooLarge: Told(),
-    Unauthorized: Told(headers={"www-authenticate": 'Bearer realm="orchestrator"'}),
-    Forbidden: Told(),
     TooManyStreams: Told(headers=AGAIN),
-    # Its own text names our servers.
+    # Their own texts name servers and what happened there.
     JournalAway: Told(AWAY, AGAIN),
+    IssuerAway: Told("Your token cannot be checked now: who issued it does not answer. Try again shortly.", AGAIN),
     JournalFull: Told(headers={"retry-after": "5"}),
 }
+OWN_WORDS = Told()
 
 
 def answer(error: Exception, more: Mapping[str, object] = NOTHING) -> Response:
@@ -74,14 +73,20 @@ def answer(error: Exception, more: Mapping[str, object] = NOTHING) -> Response:
     told = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), None)
     if told is None and error.status == JournalAway.status:
         told = TABLE[JournalAway]
+    if told is None and error.status < 500:
+        told = OWN_WORDS
     if told is None:
         return _hidden(error)
-    if told.text == AWAY:
-        log.warning("%s %s: %s", request.method, request.path, error)
+    if error.status == JournalAway.status and told.text:
+        log.warning("%s %s: %s", request.method, cut(request.path), error)
     body: dict[str, object] = {"ok": False, "error": told.text or str(error), "code": error.code, **more}
     if isinstance(error, SessionNotFound) and (request.endpoint or "").rpartition(".")[2].startswith(STRICT):
         del body["code"]
-    return reply(body, error.status, told.headers)
+    answer = reply(body, error.status, told.headers)
+    if isinstance(error, Unauthorized):
+        challenges = error.facts.get("challenges", (ApiKeys.challenge,))
+        answer.headers["www-authenticate"] = ", ".join(map(str, challenges)) if isinstance(challenges, tuple) else ""
+    return answer
 
 
 def reply(body: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -105,6 +110,6 @@ def _http(error: HTTPException) -> Response:
 
 def _hidden(error: Exception) -> Response:
     error_id = f"err_{secrets.token_hex(8)}"
-    log.error("%s: %s %s failed", error_id, request.method, request.path, exc_info=error)
+    log.error("%s: %s %s failed", error_id, request.method, cut(request.path), exc_info=error)
     text = f"Something went wrong here. The server's log has it under {error_id}."
     return reply({"ok": False, "error": text, "code": "internal_error", "errorId": error_id}, 500)

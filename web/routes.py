@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Literal
 
-from flask import Blueprint, Response, g, request
+from flask import Blueprint, Response, request
 
+import orchestrator.ids as ids
 from orchestrator import world
 from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.engine import Engine
-from orchestrator.errors import NotSupportedYet, OrchestratorError, SessionNotActive, SessionNotFound
-from web import auth, problems, schema
+from orchestrator.errors import OrchestratorError, RequestUnknown, SessionNotActive, SessionNotFound
+from web import access, cors, problems, schema
+from web.access import caller
 from web.front import Front
+from web.info import info
 from web.problems import reply
 from web.stream import Ndjson, Sse, Stream, hung_up
 
 View = Callable[..., Response]
 STREAM_VERSION = "26"
-LATER = ("clear", "compact", "reset")
+LOOKED_THROUGH = 1000
+"""Sessions among which a user's own are looked for."""
+OPEN = ("_health", "_webhook")
+"""Endpoints whose names end so need no credential: they tell nothing, or look at what was sent themselves."""
 
 
 def mount(blueprint: Blueprint, front: Front) -> None:
@@ -33,39 +41,31 @@ def mount(blueprint: Blueprint, front: Front) -> None:
             blueprint.add_url_rule(prefix + rule, name + (endpoint or view.__name__), view, methods=methods)
 
         add("/health", views.health, "GET")
+        add("/info", views.info, "GET")
         add("/session", views.create, "POST")
         add("/session/<session>", views.send, "POST")
         add("/session/<session>/cancel", views.cancel, "POST")
+        add("/session/<session>/clear", views.clear, "POST")
+        add("/session/<session>/compact", views.compact, "POST")
+        add("/session/<session>/reset", views.reset, "POST")
         add("/session/<session>/stream", views.stream, "GET")
-        for control in LATER:
-            add(f"/session/<session>/{control}", _later(f"The control {control}"), "POST", endpoint=control)
-        add("/info", _later("The route /info"), "GET", endpoint="info")
         if not strict:
             add("/session/<session>", views.view, "GET")
+            add("/session/<session>", views.erase, "DELETE")
             add("/sessions", views.sessions, "GET")
     blueprint.before_request(_open_the_door(front))
+    blueprint.after_request(cors.after(front.settings.origins))
     blueprint.register_error_handler(Exception, problems.answer)
 
 
 def _open_the_door(front: Front) -> Callable[[], None]:
     def check() -> None:
         schema.limit_body(request, front.settings.body_limit_bytes)
-        if not (request.endpoint or "").endswith("_health"):
-            g.orchestrator_principal = auth.principal(front.keys, front.settings.allow_anonymous, request.environ)
+        # A question of a browser carries no credential, and its answer tells nothing.
+        if request.method != "OPTIONS" and not (request.endpoint or "").endswith(OPEN):
+            access.remember(front.walk.caller(access.shown(request)))
 
     return check
-
-
-def _principal() -> Principal | None:
-    found: Principal | None = g.orchestrator_principal
-    return found
-
-
-def _later(what: str) -> View:
-    def refuse(**_: str) -> Response:
-        raise NotSupportedYet(field=what)
-
-    return refuse
 
 
 class Views:
@@ -98,36 +98,90 @@ class Views:
         }
         return reply({**alive, "journal": "ok", **more, "newSessionsGoTo": living, "deployments": deployments})
 
+    def info(self) -> Response:
+        """What the App is."""
+        access.check_scope(caller(), "read")
+        return reply(info(self.front.app, self.front.settings.model))
+
     def create(self) -> Response:
         """202: the session is stored, and its first message if it has one."""
+        access.check_scope(caller(), "send")
         wanted = schema.create(request, ours=not self.strict)
-        session = self.front.create(wanted.message, _principal(), wanted.policy, wanted.agent or None)
-        return _accepted(session)
+        return _accepted(self.front.create(wanted, caller().principal))
 
     def send(self, session: str) -> Response:
         """202: it is in the inbox. The stream shows what becomes of it."""
         wanted = schema.send(request)
+        answers = isinstance(wanted, schema.Answer)
         try:
-            name = schema.session_id(session)
+            name = self._reached(session, "answer" if answers else "send")
         except SessionNotFound:
             raise SessionNotActive(session=session) from None
-        delivery = self.front.deliver(name, wanted.message, _principal(), wanted.policy)
+        if isinstance(wanted, schema.Send):
+            return _accepted(name, deliveryId=self.front.deliver(name, wanted, caller().principal))
+        try:
+            delivery = self.front.answer(name, wanted, caller().principal)
+        except RequestUnknown:
+            if not self.strict:
+                raise
+            # The protocol has no word for it: accepted, and nothing comes of it.
+            delivery = self.front.ask(lambda engine: ids.new_delivery(engine.clock.now()))
         return _accepted(name, deliveryId=delivery)
 
     def cancel(self, session: str) -> Response:
         """202: the session was told. 200: there is none to tell."""
         turn = schema.cancel(request)
         try:
-            name = schema.session_id(session)
-            outcome = self.front.cancel(name, turn, _principal())
+            name = self._reached(session, "control")
+            outcome = self.front.cancel(name, turn, caller().principal)
         except (SessionNotFound, SessionNotActive):
             told = {} if self.strict else {"outcome": "nothing_runs"}
             return reply({"ok": True, "status": "no_active_turn", **told})
         return _accepted(name, **({} if self.strict else {"outcome": outcome}))
 
+    def clear(self, session: str) -> Response:
+        """202: the model will know nothing of what was said, as soon as no turn is open."""
+        return self._asked(session, "clear")
+
+    def compact(self, session: str) -> Response:
+        """202: what was said will be summed up, as soon as no turn is open."""
+        return self._asked(session, "compact")
+
+    def reset(self, session: str) -> Response:
+        """200: the session has ended, from now on. Its stream says the rest."""
+        reason = schema.reset(request)
+        try:
+            name = self._reached(session, "control")
+            self.front.control(name, "reset", caller().principal, reason)
+        except (SessionNotFound, SessionNotActive):
+            return _no_active_session()
+        return reply({"ok": True, "previousSessionId": name, "status": "reset"}, 200, {"x-eve-session-id": name})
+
+    def erase(self, session: str) -> Response:
+        """200: nothing of it is left."""
+        name = self._reached(session, "erase")
+        self.front.erase(name)
+        return reply({"ok": True, "sessionId": name, "status": "erased"})
+
+    def _asked(self, session: str, control: Literal["clear", "compact"]) -> Response:
+        schema.nothing(request)
+        try:
+            name = self._reached(session, "control")
+            self.front.control(name, control, caller().principal)
+        except (SessionNotFound, SessionNotActive):
+            return _no_active_session()
+        return _accepted(name)
+
+    def _reached(self, session: str, scope: str) -> SessionId:
+        """The session, if this caller may do this to it. Raises `SessionNotFound`, `Forbidden`."""
+        access.check_scope(caller(), scope)
+        name = schema.session_id(session)
+        self.front.allow(caller(), name, scope)
+        return name
+
     def view(self, session: str) -> Response:
         """A session as people see it."""
-        name = schema.session_id(session)
+        name = self._reached(session, "read")
         seen = self.front.ask(lambda engine: engine.view(name))
         return reply(
             {
@@ -146,14 +200,18 @@ class Views:
         )
 
     def sessions(self) -> Response:
-        """The sessions used last, newest first."""
-        most = schema.limit(request)
-        found = self.front.ask(lambda engine: engine.sessions(most))
+        """The sessions used last, newest first; of a user those they take part in."""
+        access.check_scope(caller(), "read")
+        most, principal = schema.limit(request), caller().principal
+        if caller().is_user and principal is not None:
+            found = self.front.ask(lambda engine: _sessions_of(engine, principal, most))
+        else:
+            found = self.front.ask(lambda engine: engine.sessions(most))
         return reply({"ok": True, "sessions": [{"sessionId": name, "lastActivityMs": at} for name, at in found]})
 
     def stream(self, session: str) -> Response:
         """The events from an index on, and those that come."""
-        name = schema.session_id(session)
+        name = self._reached(session, "read")
         wanted = schema.reading(request, name)
         front = self.front
         tail, life = front.ask(lambda engine: _place(engine, name))
@@ -200,6 +258,15 @@ def _place(engine: Engine, session: SessionId) -> tuple[int, str]:
         raise SessionNotFound(session=session)
     _ = engine.tails  # made here, where waiting is bounded
     return place
+
+
+def _sessions_of(engine: Engine, principal: Principal, most: int) -> Sequence[tuple[SessionId, int]]:
+    own = ((name, at) for name, at in engine.sessions(LOOKED_THROUGH) if engine.takes_part(name, principal))
+    return list(islice(own, most))
+
+
+def _no_active_session() -> Response:
+    return reply({"ok": True, "status": "no_active_session"})
 
 
 def _accepted(session: SessionId, **more: str) -> Response:

@@ -6,38 +6,61 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from flask import Request
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from orchestrator.core.delivery import Body, Part, TurnPolicy
+from orchestrator.core.delivery import Body, Part
 from orchestrator.core.names import SessionId
 from orchestrator.errors import BadRequest, NotSupportedYet, SessionNotFound
 from orchestrator.ids import is_session
 from web.problems import CursorOfOtherSession
 
 Json = Mapping[str, Any]
-NOT_YET = ("operationId", "deliveryKey", "clientContext", "outputSchema", "capabilities", "callback", "stubs")
+Policy = Literal["", "steer", "queue"]
+"""What is to become of a message while a turn runs; empty for what the App says."""
+NOT_YET = ("clientContext", "outputSchema", "capabilities", "callback", "stubs")
 WITH_MESSAGE = ("clientContext", "outputSchema")
+LONGEST_KEY = 256
+RESPONSE_FIELDS = frozenset({"requestId", "optionId", "text"})
 INTEGER = re.compile(r"-?[0-9]{1,15}")
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A new session, with its first message if there is one. `agent` is empty for the App's first."""
+    """A new session, with its first message if there is one. `agent` is empty for the App's first, `operation` for a create of its own."""
 
     message: Body | None
-    policy: TurnPolicy
+    policy: Policy
     agent: str
+    operation: str
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message for a session."""
+    """A message for a session. `key` is the caller's own name for this delivery, empty for none."""
 
     message: Body
-    policy: TurnPolicy
+    policy: Policy
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a person answers to one request: an option, a text, or both."""
+
+    request: str
+    option: str | None
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answers to requests of a session."""
+
+    responses: tuple[Response, ...]
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +100,38 @@ def create(request: Request, *, ours: bool) -> Create:
                 raise BadRequest(problem=f"{name} needs a message.")
     _refuse_not_yet(body)
     message = _message(body["message"]) if "message" in body else None
-    return Create(message, _policy(body), _text(body, "agent") if ours else "")
+    agent = _text(body, "agent") if ours else ""
+    return Create(message, _policy(body), agent, _key(body, "operationId"))
 
 
-def send(request: Request) -> Send:
+def send(request: Request) -> Send | Answer:
     """The body of a follow-up. Raises `BadRequest`."""
-    body = _object(request)
+    body = _of_a_session(request)
     if "message" in body and "inputResponses" in body:
         raise BadRequest(problem="Send either message or inputResponses, not both.")
+    key = _key(body, "deliveryKey")
     if "inputResponses" in body:
-        raise NotSupportedYet(field="inputResponses")
+        _refuse_not_yet(body)
+        return Answer(_responses(body["inputResponses"]), key)
     if "message" not in body:
-        raise BadRequest(problem="message is missing.")
+        raise BadRequest(problem="message is missing (or inputResponses).")
     _refuse_not_yet(body)
-    return Send(_message(body["message"]), _policy(body))
+    return Send(_message(body["message"]), _policy(body), key)
 
 
 def cancel(request: Request) -> str:
     """The turn a cancel is meant for, or nothing for whichever runs. Raises `BadRequest`."""
-    return _text(_object(request), "turnId")
+    return _text(_of_a_session(request), "turnId")
+
+
+def reset(request: Request) -> str:
+    """Why a session is to end, or nothing. Raises `BadRequest`."""
+    return _text(_of_a_session(request), "reason")
+
+
+def nothing(request: Request) -> None:
+    """A body that says nothing: empty, or an object. Raises `BadRequest`."""
+    _of_a_session(request)
 
 
 def reading(request: Request, session: SessionId) -> Reading:
@@ -141,6 +177,13 @@ def _object(request: Request) -> Json:
     return found
 
 
+def _of_a_session(request: Request) -> Json:
+    body = _object(request)
+    if "continuationToken" in body:
+        raise BadRequest(problem="A session is named by the path here, not by a continuationToken.")
+    return body
+
+
 def _refuse_not_yet(body: Json) -> None:
     for name in NOT_YET:
         if name in body:
@@ -181,14 +224,42 @@ def _said(where: str, text: str) -> str:
     return text
 
 
-def _policy(body: Json) -> TurnPolicy:
-    match body.get("turnPolicy", "steer"):
+def _policy(body: Json) -> Policy:
+    if "turnPolicy" not in body:
+        return ""
+    match body["turnPolicy"]:
         case "steer":
             return "steer"
         case "queue":
             return "queue"
         case _:
             raise BadRequest(problem="turnPolicy must be steer or queue.")
+
+
+def _responses(given: object) -> tuple[Response, ...]:
+    if not isinstance(given, list) or not given:
+        raise BadRequest(problem="inputResponses must be a list with at least one answer in it.")
+    return tuple(_response(f"inputResponses[{place}]", each) for place, each in enumerate(given))
+
+
+def _response(where: str, given: object) -> Response:
+    if not isinstance(given, dict) or "requestId" not in given:
+        raise BadRequest(problem=f"{where} must be an object with a requestId.")
+    for name, text in given.items():
+        if name not in RESPONSE_FIELDS:
+            raise BadRequest(problem=f"{where} may have requestId, optionId and text, and nothing more.")
+        if not isinstance(text, str):
+            raise BadRequest(problem=f"{where}.{name} must be a text.")
+        if text:
+            _said(f"{where}.{name}", text)
+    return Response(_said(f"{where}.requestId", given["requestId"]), given.get("optionId"), given.get("text"))
+
+
+def _key(body: Json, name: str) -> str:
+    key = _text(body, name)
+    if len(key) > LONGEST_KEY:
+        raise BadRequest(problem=f"{name} has more than {LONGEST_KEY} characters.")
+    return key
 
 
 def _text(body: Json, name: str) -> str:

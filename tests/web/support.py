@@ -60,7 +60,7 @@ class Hand:
 
     def __init__(self, engine: Engine, session: SessionId | None = None) -> None:
         self.engine = engine
-        self.session = session or engine.create(Body((Part("text", "hello"),)))[0]
+        self.session = session or engine.create(Body((Part("text", "hello"),))).session
         self.token = Token(f"test.{ulid(0)}")
         now = Millis(engine.journal.time())
         granted = engine.journal.own(self.session, self.token, now, deployment=engine.label)

@@ -54,7 +54,7 @@ def chunked(site: Web, path: str, pieces: list[bytes]) -> bytes:
 
 
 def test_the_access_log_has_no_query(site: Web, engine: Engine) -> None:
-    session, _ = engine.create()
+    session = engine.create().session
     with site.follow(session, "?follow=0&token=hush-hush") as reader:
         reader.until_end()
     site.get("/eve/v1/health?token=hush-hush", referer="http://x/?token=hush-hush", authorization="Bearer hush-hush")

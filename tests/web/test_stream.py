@@ -59,7 +59,7 @@ def test_the_tail_is_told_to_who_asks(site: Web, hand: Hand, query: str, tail: s
 
 
 def test_an_empty_log_has_the_tail_minus_one(site: Web, engine: Engine) -> None:
-    session, _ = engine.create()
+    session = engine.create().session
     with site.follow(session, "?follow=false") as reader:
         reader.until_end()
     assert reader.headers["x-eve-stream-tail-index"] == "-1"
@@ -75,7 +75,7 @@ def test_an_unknown_session_is_404_in_these_words(site: Web, session: str) -> No
 
 @pytest.mark.parametrize("start", ["x", "", "1.5", "1_0", "0x1", "%201", "1e3", "9" * 30])
 def test_a_start_that_is_no_integer_is_refused(http: Http, engine: Engine, start: str) -> None:
-    session, _ = engine.create()
+    session = engine.create().session
     answer = http.get(f"/eve/v1/session/{session}/stream?startIndex={start}")
     assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
 
@@ -237,7 +237,7 @@ def test_a_browser_that_comes_back_goes_on_after_what_it_has_seen(site: Web, han
     ],
 )
 def test_a_cursor_that_is_not_of_this_stream_is_refused(http: Http, engine: Engine, cursor: str, code: str) -> None:
-    session, _ = engine.create()
+    session = engine.create().session
     headers = {"accept": "text/event-stream", "last-event-id": cursor.format(session=session)}
     answer = http.get(f"/eve/v1/session/{session}/stream", headers=headers)
     assert (answer.status_code, answer.json["code"]) == (400, code)
