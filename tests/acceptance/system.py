@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -124,7 +125,7 @@ class System:
 
     def begin(self, text: str) -> SessionId:
         """A session with one message."""
-        return self.engine.create(said(text))[0]
+        return self.engine.create(said(text)).session
 
     def tools(self) -> list[dict[str, Any]]:
         """What the tools say they did."""
@@ -165,6 +166,30 @@ class System:
             if pid not in pids and alive(pid):
                 pids.append(pid)
         return pids
+
+
+class Every:
+    """Does something again and again, beside the test."""
+
+    def __init__(self, pause: float, act: Callable[[], None]) -> None:
+        self._stop = threading.Event()
+        self.failed: list[BaseException] = []
+
+        def run() -> None:
+            while not self._stop.wait(pause):
+                try:
+                    act()
+                except BaseException as broken:
+                    self.failed.append(broken)
+                    return
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert not self.failed, self.failed
 
 
 def in_time(measure: Callable[[int], float], limit: float) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,7 +14,16 @@ import pytest
 
 from orchestrator import JournalAway
 from orchestrator.core.names import SessionId
-from tests.acceptance.system import System, in_time, nothing_happened_twice, running, said, seconds, streams_are_whole
+from tests.acceptance.system import (
+    Every,
+    System,
+    in_time,
+    nothing_happened_twice,
+    running,
+    said,
+    seconds,
+    streams_are_whole,
+)
 from tests.conftest import MakeServer
 from tests.servers import wait_for
 
@@ -26,30 +34,6 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.timeout(420)
 def system(make_server: MakeServer, tmp_path: Path) -> Iterator[System]:
     with running(System(make_server("valkey", appendonly=True), tmp_path)) as made:
         yield made
-
-
-class Every:
-    """Does something again and again, beside the test."""
-
-    def __init__(self, pause: float, act: Callable[[], None]) -> None:
-        self._stop = threading.Event()
-        self.failed: list[BaseException] = []
-
-        def run() -> None:
-            while not self._stop.wait(pause):
-                try:
-                    act()
-                except BaseException as broken:
-                    self.failed.append(broken)
-                    return
-
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        assert not self.failed, self.failed
 
 
 def test_fifty_turns_survive_thirty_killed_workers(system: System) -> None:

@@ -217,16 +217,16 @@ def test_two_hundred_waiting_messages_are_worked_on_together(system: System) -> 
     """200 messages came while no worker ran; the model takes a second; one worker with 200 threads."""
     extra = {"ORCHESTRATOR_APP": "tests.acceptance.slow:app"}
     worker = system.run("celery", "-A", "tasks", "worker", "-n", "warm@test", "-c", "200", name="warm", **extra)
-    warm = system.engine.create(said("warm up"))[0]
+    warm = system.engine.create(said("warm up")).session
     wait_for(lambda: system.all_quiet([warm]), 40, what="the warm-up turn")
 
     def against_one(_round: int) -> float:
         began = time.monotonic()
-        one = system.engine.create(said("alone"))[0]
+        one = system.engine.create(said("alone")).session
         wait_for(lambda: system.all_quiet([one]), 20)
         alone = time.monotonic() - began
         os.kill(worker.pid, signal.SIGSTOP)
-        sessions = [system.engine.create(said(f"#{number}"))[0] for number in range(200)]
+        sessions = [system.engine.create(said(f"#{number}")).session for number in range(200)]
         os.kill(worker.pid, signal.SIGCONT)
         wait_for(lambda: system.all_quiet(sessions), 60, what="all turns to end")
         spans = [system.events(session) for session in sessions]
