@@ -18,7 +18,7 @@ def size(value: object) -> int:
         return 0
     if isinstance(value, str):
         return len(value.encode(errors="replace"))
-    return len(to_json(value, serialize_unknown=True))
+    return len(_json(value))
 
 
 def capped(value: object, limit: int) -> object:
@@ -36,7 +36,7 @@ def capped(value: object, limit: int) -> object:
         shorter = _with_short_texts(value, limit // share)
         if size(shorter) <= limit:
             return shorter
-    return cut(to_json(shorter, serialize_unknown=True).decode(), limit)
+    return cut(_json(shorter).decode(), limit)
 
 
 def cut(text: str, limit: int) -> str:
@@ -49,6 +49,10 @@ def cut(text: str, limit: int) -> str:
     start = whole[:half].decode(errors="ignore")
     end = whole[len(whole) - half :].decode(errors="ignore")
     return start + _mark(len(whole) - size(start) - size(end)) + end
+
+
+def _json(value: object) -> bytes:
+    return to_json(value, serialize_unknown=True, bytes_mode="base64")
 
 
 def _mark(left_out: int) -> str:

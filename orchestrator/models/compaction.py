@@ -105,8 +105,10 @@ def _recent(messages: list[ModelMessage], window_tokens: int) -> tuple[int, tupl
     """Where the recent messages begin, and themselves if they had to be shortened, which is the last resort."""
     share = int(window_tokens * BYTES_PER_TOKEN * KEPT_SHARE)
     seams = _seams(messages)
-    earliest = max((place for place in seams if place <= len(messages) - RECENT), default=0)
-    *_, begin = _that_fit(messages, [earliest, *(place for place in seams if place > earliest)], share)
+    # What a person said and the answer to it stay together, too.
+    good = [place for place in seams if place == len(messages) or not _words(messages[place - 1])]
+    earliest = max((place for place in good if place <= len(messages) - RECENT), default=0)
+    *_, begin = _that_fit(messages, [earliest, *(place for place in good if place > earliest)], share)
     newest = _newest_answer(messages)
     if newest < begin and newest in seams and _calls(messages[newest]):
         # The model has not seen these results yet: less of them is better than what a summary says.

@@ -29,20 +29,36 @@ SESSIONS_KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Patch:
-    """The messages `begin` to `end` (exclusive) are sent as `instead`."""
+    """The messages `begin` to `end` (exclusive), which are `before`, are sent as `instead`."""
 
     begin: int
     end: int
+    before: tuple[weakref.ref[ModelMessage], ...]
     instead: tuple[ModelMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """The first `upto` messages are settled; `last` is the last of them, by which a grown history is known again."""
+    """The first `upto` messages are settled. A history that has grown is known again by the `first` and the `last` of
+    them and by all that is patched; one that was made shorter may share any of its messages with the one before."""
 
     upto: int
+    first: weakref.ref[ModelMessage]
     last: weakref.ref[ModelMessage]
     patches: tuple[_Patch, ...]
+
+    def begins(self, history: Sequence[ModelMessage]) -> bool:
+        """Whether this is the beginning of `history`."""
+        return (
+            self.upto <= len(history)
+            and history[self.upto - 1] is self.last()
+            and history[0] is self.first()
+            and all(
+                now is before()
+                for patch in self.patches
+                for now, before in zip(history[patch.begin : patch.end], patch.before, strict=True)
+            )
+        )
 
 
 class Repairs:
@@ -58,12 +74,13 @@ class Repairs:
             known = self._known.get(session)
         begin = 0
         patches: tuple[_Patch, ...] = ()
-        if known is not None and known.upto <= len(history) and history[known.upto - 1] is known.last():
+        if known is not None and known.begins(history):
             begin, patches = known.upto, known.patches
         upto = _last_settled(history, begin)
         if upto > begin:
             patches += _patches(history, begin, upto)
-            self._remember(session, _Settled(upto, weakref.ref(history[upto - 1]), patches))
+            ends = weakref.ref(history[0]), weakref.ref(history[upto - 1])
+            self._remember(session, _Settled(upto, *ends, patches))
         messages = list(history)
         messages[upto:] = _repaired(history[upto:])
         for patch in reversed(patches):
@@ -122,7 +139,7 @@ def _patch(history: Sequence[ModelMessage], begin: int, end: int) -> _Patch | No
     after = _repaired(before)
     if len(after) == len(before) and all(a is b for a, b in zip(after, before, strict=True)):
         return None
-    return _Patch(begin, end, tuple(after))
+    return _Patch(begin, end, tuple(map(weakref.ref, before)), tuple(after))
 
 
 def _last_settled(history: Sequence[ModelMessage], floor: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -50,12 +50,13 @@ def call(
     step: int = 0,
     tries: int = 0,
     session: str = "ses_1",
+    purpose: Literal["answer", "summary"] = "answer",
 ) -> ModelCall:
     """A call with a history, or with one message of a person."""
     if isinstance(history, str):
         history = [layer.read(layer.message_row([Message((history,))]))]
     box = layer.toolbox(tools)
-    return ModelCall(SessionId(session), TurnId("turn_0"), step, tries, instructions, history, box)
+    return ModelCall(SessionId(session), TurnId("turn_0"), step, tries, instructions, history, box, purpose)
 
 
 async def collect(model: Model, asked: ModelCall) -> list[ModelOutput]:

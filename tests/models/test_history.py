@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -109,6 +111,66 @@ def test_a_history_that_was_replaced_is_not_taken_for_the_old_one() -> None:
     repairs.sendable("s", [*turn(0), *BROKEN["a call without any result"], *turn(1), said("x")])
     other: list[ModelMessage] = [*turn(0), said("a"), told("b"), *turn(1), *turn(2), said("x")]
     assert repairs.sendable("s", other) == other
+
+
+def test_a_new_generation_is_looked_at_anew_even_where_it_shares_messages_with_the_old_one() -> None:
+    broken = BROKEN["a call without any result"]
+    old: list[ModelMessage] = [*broken, *turn(1), *broken, *turn(2)]
+    last = said("x")
+    repairs = Repairs()
+    for place, message in enumerate(old):
+        repairs.sendable("s", [*old, last])
+        new = list(old)
+        # As capping does it: the same message with less in it, in the same place; the others are the same objects.
+        new[place] = replace(message, parts=[replace(part, **shorter(part)) for part in message.parts])
+        assert new[place] != message
+        assert repairs.sendable("s", [*new, last]) == repair_messages([*new, last]), place
+
+
+def shorter(part: Any) -> dict[str, Any]:
+    return {"args": {}} if isinstance(part, ToolCallPart) else {"content": "capped"}
+
+
+def test_a_history_that_was_summed_up_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def counting(messages: Any) -> list[ModelMessage]:
+        seen.append(len(messages))
+        return repair_messages(messages)
+
+    monkeypatch.setattr(histories, "repair_messages", counting)
+    repairs = Repairs()
+    old = [*turn(0), *BROKEN["a call without its result, then a new message"], *turn(1), *turn(2)]
+    last = said("x")
+    repairs.sendable("s", [*old, last])
+    # As many messages as before and the last ones the same: only the first one tells.
+    new: list[ModelMessage] = [said("summary"), *old[1:]]
+    seen.clear()
+    assert repairs.sendable("s", [*new, last]) == repair_messages([*new, last])
+    assert max(seen) >= len(old) - 2
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("after", ["an answer", "results", "nothing"])
+def test_messages_in_a_row_are_sent_as_one_request_with_the_results_first(count: int, after: str) -> None:
+    before: dict[str, list[ModelMessage]] = {
+        "an answer": [said("q"), told("a")],
+        "results": [said("q"), asked("c1", "c2"), returned("c1", "c2")],
+        "nothing": [],
+    }
+    rows = [said(f"steer {number}") for number in range(count)]
+    repairs = Repairs()
+    history = list(before[after])
+    sent: list[ModelMessage] = []
+    for row in rows:
+        history.append(row)
+        sent = repairs.sendable("s", history)
+        kinds = [message.kind for message in sent]
+        assert all(a != b for a, b in pairwise(kinds)), kinds
+    results = ["tool-return", "tool-return"] if after == "results" else []
+    assert [part.part_kind for part in sent[-1].parts] == [*results, *["user-prompt"] * count]
+    history += [told("ok"), said("next")]
+    assert repairs.sendable("s", history) == repair_messages(history)
 
 
 def test_unsigned_thinking_of_a_cut_answer_is_not_sent() -> None:

@@ -171,6 +171,69 @@ def test_it_fails_on_an_empty_answer_and_on_too_many_calls_like_a_real_model(lay
         assert not failed.value.retryable
 
 
+def test_a_summary_is_said_without_the_script_and_moves_nothing_on(layer: Layer) -> None:
+    def script(talk: Conversation) -> Reply:
+        raise AssertionError("the script was asked for a summary")
+
+    for model in (ScriptedModel([]), ScriptedModel(SCRIPT), ScriptedModel(script)):
+        for step in (0, 7):
+            answer = ask(model, call(layer, "all of it", step=step, purpose="summary"))
+            assert (answer.text, answer.calls, answer.finish) == ("Summary of 1 messages.", (), "stop")
+    model = ScriptedModel(SCRIPT)
+    ask(model, call(layer, purpose="summary"))
+    assert ask(model, call(layer, step=1)).text == "On its way."
+
+
+def test_a_script_can_have_a_summary_of_its_own(layer: Layer) -> None:
+    asked = call(layer, "all of it", purpose="summary", instructions="Sum it up.")
+    assert ask(ScriptedModel(SCRIPT, summary=answers("Pears.")), asked).text == "Pears."
+
+    def summary(talk: Conversation) -> Reply:
+        return answers(f"{talk.compacting} {talk.sums_up} {talk.message} {talk.instructions}")
+
+    assert ask(ScriptedModel(SCRIPT, summary=summary), asked).text == "True 1 all of it Sum it up."
+    failing = ScriptedModel(SCRIPT, summary=fails("busy", times=1, then=answers("Pears.")))
+    with pytest.raises(ModelFailure, match="busy"):
+        ask(failing, asked)
+    assert ask(failing, call(layer, purpose="summary", tries=1)).text == "Pears."
+
+
+def test_a_summary_is_no_word_of_the_person_and_a_script_can_read_it(layer: Layer) -> None:
+    seen: list[object] = []
+
+    def script(talk: Conversation) -> Reply:
+        seen.append((talk.compacting, talk.sums_up, talk.message, talk.messages, talk.summary[-6:]))
+        return answers("ok")
+
+    history = [layer.read(layer.message_row([Message((text,))])) for text in "abcdefghijklmno"]
+    history[1::2] = [layer.read(ask(ScriptedModel([answers("ok")]), call(layer)).row) for _ in history[1::2]]
+    ask(ScriptedModel(script), call(layer, history))
+    made = layer.compaction(history, window_tokens=1_000, used_tokens=None, asked=True)
+    assert made is not None
+    history = [*map(layer.read, layer.compacted(history, made, "Pears.")), *history[made.cut :]]
+    ask(ScriptedModel(script), call(layer, history))
+    assert seen == [
+        (False, 0, "o", ["a", "c", "e", "g", "i", "k", "m", "o"], ""),
+        (False, 0, "o", ["e", "g", "i", "k", "m", "o"], "Pears."),
+    ]
+
+
+def test_the_tokens_it_reports_can_be_chosen_or_counted(layer: Layer) -> None:
+    assert ask(ScriptedModel(SCRIPT), call(layer, Untouchable())).usage.input == 10
+    assert ask(ScriptedModel(SCRIPT, input_tokens=90_000), call(layer, Untouchable())).usage.input == 90_000
+    results = [Result("c", "find", Outcome("completed", {"list": ["x" * 400]}))]
+    history = [layer.read(layer.message_row([Message(("x" * 400,))])), layer.read(layer.results_row(results))]
+    counted = ask(ScriptedModel(SCRIPT, input_tokens=None), call(layer, history, instructions="x" * 400))
+    assert 300 <= counted.usage.input <= 310
+
+
+def test_a_model_is_instant_unless_something_of_it_takes_time() -> None:
+    assert ScriptedModel(SCRIPT).instant
+    assert ScriptedModel(SCRIPT, summary=answers("Pears.")).instant
+    assert not ScriptedModel(SCRIPT, summary=answers("Pears.", seconds=1)).instant
+    assert not ScriptedModel(SCRIPT, summary=lambda talk: answers("Pears.")).instant
+
+
 def test_a_scripted_answer_needs_no_provider_library() -> None:
     program = """
 import asyncio, sys
