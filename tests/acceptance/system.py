@@ -20,7 +20,7 @@ from typing import Any
 from orchestrator import Engine, Settings
 from orchestrator.core.delivery import Body, Part
 from orchestrator.core.names import SessionId
-from tests.acceptance.load import app
+from orchestrator.loader import load_app
 from tests.servers import Server, free_port, wait_for
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,6 +45,7 @@ class System:
     folder: Path
     lease: float = 2.0
     env: dict[str, str] = field(default_factory=dict)
+    app: str = "tests.acceptance.load:app"
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,12 +53,11 @@ class System:
         self.model_log = self.folder / "model.jsonl"
         self.tool_log.touch()
         self.model_port = free_port()
-        self.engine = Engine(
-            app, Settings(url=self.server.url, app="tests.acceptance.load:app", lease_seconds=self.lease)
-        )
+        settings = Settings(url=self.server.url, app=self.app, lease_seconds=self.lease)
+        self.engine = Engine(load_app(self.app), settings)
         self.environment = {
             **os.environ,
-            "ORCHESTRATOR_APP": "tests.acceptance.load:app",
+            "ORCHESTRATOR_APP": self.app,
             "ORCHESTRATOR_URL": self.server.url,
             "ORCHESTRATOR_LEASE_SECONDS": str(self.lease),
             "OPENAI_BASE_URL": f"http://127.0.0.1:{self.model_port}/v1",
