@@ -69,7 +69,7 @@ def durable(url: str, server_pid: int, sessions: int, environment: Mapping[str, 
     engine = Engine(app, Settings(url=url, app=NAME))
 
     def run(count: int) -> None:
-        started = [engine.create(HELLO)[0] for _ in range(count)]
+        started = [engine.create(HELLO).session for _ in range(count)]
         wait_until(lambda: all_idle(engine, started))
 
     with workers("tasks", 2, url, settings, "-c", "32", *flags) as pids:
@@ -139,7 +139,7 @@ def latency(url: str, count: int) -> None:
         engine = Engine(app, Settings(url=url, app=NAME))
         settings = {"ORCHESTRATOR_APP": "benchmarks.app:watched", "ORCHESTRATOR_URL": url, **environment}
         with workers("tasks", 1, url, settings, "-c", "8"):
-            session, _ = engine.create(HELLO)
+            session = engine.create(HELLO).session
 
             def deliver() -> None:
                 wait_until(lambda: all_idle(engine, [session]))
@@ -176,7 +176,7 @@ def history(url: str, turns: int) -> None:
 def on_history(url: str, rows: int, turns: int) -> tuple[float, float]:
     """Milliseconds (median of turns) and bytes of AOF a step, on top of a history of at least `rows`."""
     engine = Engine(app, Settings(url=url, app=NAME, steps_per_task=1000))
-    session, _ = engine.create(HELLO)
+    session = engine.create(HELLO).session
     engine.carry_on(session)
     if rows:
         lengthen(engine, session, rows)
@@ -217,7 +217,7 @@ def memory(url: str, sessions: int) -> None:
     client = engine.journal.client
 
     def parked() -> SessionId:
-        session, _ = engine.create(Body((Part("text", words),)))
+        session = engine.create(Body((Part("text", words),))).session
         engine.carry_on(session)
         engine.deliver(session, Body((Part("text", words),)))
         engine.carry_on(session)

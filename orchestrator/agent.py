@@ -5,15 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from orchestrator.core.delivery import TurnPolicy
 from orchestrator.errors import ConfigError
 from orchestrator.tool import NAME, SessionView, Tool
 
 if TYPE_CHECKING:
+    from orchestrator.auth import Authenticator
+    from orchestrator.channels import Channel, ChannelHandle
     from orchestrator.config import Settings
+    from orchestrator.core.names import SessionId
+    from orchestrator.core.snapshot import Principal
     from orchestrator.ports import Model
 
+Access = Callable[["Principal | None", "SessionId", str], bool]
 Instructions = str | Callable[[SessionView], str]
 """A text, or a function of the session that makes one."""
 
@@ -26,6 +32,8 @@ class Agent:
     `user_instructions` are written once, at the head of the history, and stay as they were written.
     `model` is a name that pydantic-ai knows (`openai-chat:gpt-5`, `anthropic:claude-sonnet-5`, ...) or a model object such as
     `ScriptedModel`; `ORCHESTRATOR_MODEL` overrides it. `description` is for people and other agents.
+    When the history fills the share `compact_at` of the model's `context_window` (tokens; known for most models, given here for
+    others), what was said long ago is summed up.
     """
 
     name: str
@@ -34,12 +42,19 @@ class Agent:
     tools: Sequence[Tool] = ()
     user_instructions: Instructions = ""
     description: str = ""
+    context_window: int | None = None
+    compact_at: float = 0.9
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise ConfigError(
                 problem=f"{self.name!r} is no name for an agent.",
                 remedy="Use up to 48 characters of a-z, 0-9, '.', '_' and '-'.",
+            )
+        if not 0 < self.compact_at <= 1 or (self.context_window is not None and self.context_window < 1):
+            raise ConfigError(
+                problem=f"The agent {self.name!r} has a context_window below 1 or a compact_at that is no share.",
+                remedy="Give the model's tokens as context_window, and a share between 0 and 1 as compact_at.",
             )
         names = [tool.name for tool in self.tools]
         for name in names:
@@ -64,15 +79,40 @@ class Agent:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class App:
-    """The agents that one deployment offers. The first is used where none is named."""
+    """What one deployment offers: agents (the first is used where none is named) and the channels that lead to them.
+
+    `turn_policy` says what a message does that comes while its sender's turn is open, where neither the message nor its
+    channel says it: `steer` joins the turn, `queue` waits for its end.
+    `auth` are the credentials that are accepted (`orchestrator.auth`), in the order in which they are asked; without it the
+    settings say it. `access(principal, session, action)` may let a user into a session they have no part in.
+    """
 
     agents: Sequence[Agent]
+    channels: Sequence[Channel] = ()
+    turn_policy: TurnPolicy = "steer"
+    auth: Sequence[Authenticator] = ()
+    access: Access | None = None
     settings: Settings | None = None
     by_name: dict[str, Agent] = field(init=False, default_factory=dict)
+    channels_by_name: dict[str, Channel] = field(init=False, default_factory=dict)
+
+    def channel(self, name: str) -> ChannelHandle:
+        """A channel to talk through from Python: `app.channel("support").from_("customer-17").send("Hello")`."""
+        from importlib import import_module
+
+        made: ChannelHandle = import_module("orchestrator.channels").handle(self, name)
+        return made
 
     def __post_init__(self) -> None:
+        if self.turn_policy not in get_args(TurnPolicy):
+            raise ConfigError(problem=f"turn_policy={self.turn_policy!r} is no policy.", remedy="Use steer or queue.")
+        names = [channel.name for channel in self.channels]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(problem=f"The App has two channels called {name!r}.", remedy="Rename one.")
+        self.channels_by_name.update({channel.name: channel for channel in self.channels})
         if not self.agents:
             raise ConfigError(problem="The App has no agent.", remedy="Write App(agents=[Agent(...)]).")
         for agent in self.agents:

@@ -13,14 +13,24 @@ from orchestrator.clock import iso
 from orchestrator.core import codec
 from orchestrator.core import event as events
 from orchestrator.core.advance import Scene, advance, attempt_key, follow, has_work, judge, next_timer, understands
+from orchestrator.core.context import counted as counted_context
 from orchestrator.core.delivery import Body, Head
+from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.event import NO_BODIES, Bodies, Event, Outcome
 from orchestrator.core.fact import (
     CancelAccepted,
+    Compacted,
+    CompactionDue,
+    ContextCleared,
+    ControlKept,
     DeliveryDropped,
     DeliveryWaits,
     Fact,
+    MessagesJoined,
+    MessageSteers,
     ModelAnswered,
+    SessionEnded,
+    SessionEnding,
     StepFailed,
     StepSettled,
     StepStarted,
@@ -33,19 +43,28 @@ from orchestrator.core.names import CallId, DeliveryId, SessionId, step_key, tur
 from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Snapshot
 from orchestrator.journal import Mode, Writes
 from orchestrator.ports import Message, ModelLayer, Result
-from orchestrator.process.history import row
+from orchestrator.process.history import row, row_id
 
 MOST_FILLERS = 4096
+BYTES_PER_TOKEN = 4
+"""By which the tokens of what no provider has counted yet are guessed."""
+ONLY_LOOKED_AT = (DeliveryWaits, DeliveryDropped, CancelAccepted, MessageSteers, ControlKept, TailLost)
+"""Facts that say what a delivery means; nothing of what an attempt was made for has happened with them."""
 CANCELLED = Outcome("cancelled", "The turn was cancelled before this call had a result. It may have partly run.")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A fact that the world brought, and the bodies it speaks of."""
+    """A fact that the world brought, and the bodies it speaks of.
+
+    `answer` is the row of a model's answer. `generation` is a whole history that takes the place of the old one: messages to be
+    stored, then rows that stay as they are.
+    """
 
     fact: Fact
     bodies: Bodies = NO_BODIES
     answer: bytes = b""
+    generation: tuple[Sequence[bytes], Sequence[bytes]] = ((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +89,17 @@ class Ground:
     layer: ModelLayer
     pinned: Callable[[], str]
     load: Callable[[Sequence[DeliveryId]], dict[DeliveryId, Body]]
+    posts: Callable[[Sequence[str]], tuple[bytes, ...]]
     outcomes: dict[CallId, Outcome]
 
 
 @dataclass(slots=True)
 class Draft:
-    """Everything one commit will write, and whether a turn ends or a step is closed with it."""
+    """Everything one commit will write, and whether the session or a turn ends or a step is closed with it.
+
+    With `new_gen` the rows are the first of that generation of the history. `fresh` are the bytes of history that no provider has
+    counted yet.
+    """
 
     ground: Ground
     snapshot: Snapshot
@@ -83,19 +107,23 @@ class Draft:
     lines: list[str] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
     last_row: str = ""
+    new_gen: int | None = None
+    fresh: int = 0
     records: dict[CallId, Outcome] = field(default_factory=dict)
     folded: list[CallId] = field(default_factory=list)
     consumed: list[DeliveryId] = field(default_factory=list)
     used: int = 0
+    ended: bool = False
     ended_turn: bool = False
     closed_step: bool = False
+
+    def __post_init__(self) -> None:
+        self.fresh = self.ground.position.fresh
 
     @property
     def progress(self) -> bool:
         """Whether something happened that an attempt was made for."""
-        return any(
-            not isinstance(fact, DeliveryWaits | DeliveryDropped | CancelAccepted | TailLost) for fact in self.facts
-        )
+        return not all(isinstance(fact, ONLY_LOOKED_AT) for fact in self.facts)
 
     @property
     def key_of_next(self) -> str:
@@ -121,8 +149,9 @@ class Draft:
         after = Position(
             position.seq + len(self.facts),
             position.events + len(self.lines),
-            position.gen,
-            position.rows + len(self.rows),
+            position.gen if self.new_gen is None else self.new_gen,
+            self.rows_before + len(self.rows),
+            self.fresh,
         )
         snapshot = replace(self.snapshot, at=after)
         marks = snapshot.marks
@@ -134,6 +163,8 @@ class Draft:
             events=tuple(self.lines),
             rows=tuple(self.rows),
             last_row=self.last_row,
+            new_gen=self.new_gen,
+            out=ground.posts(self.lines),
             records=tuple((call, events.pack_outcome(outcome)) for call, outcome in self.records.items()),
             folded=tuple(self.folded),
             consumed=tuple(self.consumed),
@@ -143,7 +174,7 @@ class Draft:
             next_timer=next_timer(snapshot),
             attempt_key=attempt_key(snapshot),
             progress=self.progress,
-            conditional=self.ended_turn,
+            conditional=self.ended_turn and not snapshot.ending,
             mode=mode,
             what=self.key_of_next,
             fsync=fsync,
@@ -152,6 +183,11 @@ class Draft:
             tidy=self.closed_step or self.ended_turn,
         )
 
+    @property
+    def rows_before(self) -> int:
+        """How many rows the generation has that this commit adds to."""
+        return self.ground.position.rows if self.new_gen is None else 0
+
     # How it is made ---------------------------------------------------------------------------------------------------
 
     def say(self, event: Event, deliveries: tuple[DeliveryId, ...]) -> None:
@@ -159,27 +195,35 @@ class Draft:
         at = self.ground.scene.at
         self.lines.append(events.line(event, f"evt_{ids.ulid(at)}", iso(at), deliveries, self.ground.attempt))
 
-    def add(self, fact: Fact, bodies: Bodies = NO_BODIES, answer: bytes = b"") -> None:
+    def add(self, given: Given) -> None:
         """Add a fact and all it brings with it."""
-        before = self.snapshot
+        fact, bodies, before = given.fact, given.bodies, self.snapshot
         after = advance(before, fact)
         match fact:
-            case TurnStarted():
-                loaded = self.ground.load(fact.deliveries)
-                texts = {name: tuple(part.text for part in body.parts) for name, body in loaded.items()}
-                bodies = replace(bodies, messages={name: texts.get(name, ("",)) for name in fact.deliveries})
-                self._say_what_people_said(fact, bodies)
-                self.consumed.extend(fact.deliveries)
-                self.used += len(fact.deliveries)
-            case DeliveryDropped() | CancelAccepted():
+            case TurnStarted() | MessagesJoined():
+                bodies = self._take_in(fact, before.turn.step if before.turn else 0)
+            case DeliveryDropped():
                 self.consumed.append(fact.delivery)
+                self.used += fact.reason == SESSION_ENDED
+            case CancelAccepted() | ControlKept():
+                self.consumed.append(fact.delivery)
+            case ContextCleared():
+                self._begin_generation(fact.delivery)
+            case CompactionDue() | SessionEnding():
+                self.consumed += [fact.delivery] if fact.delivery else []
+            case Compacted():
+                self._begin_generation(None)
+                self._fill(*given.generation)
             case TailLost():
                 if fact.delivery:
                     self.consumed.append(fact.delivery)
                 for _ in range(min(fact.end - self.ground.position.events - len(self.lines), MOST_FILLERS)):
                     self.say(events.lost_place(), ())
             case ModelAnswered():
-                self._row(answer, step_key(fact.turn, fact.step))
+                # What the provider has counted is known; its answer is part of that.
+                counted = counted_context(fact.usage)
+                self._row(given.answer, step_key(fact.turn, fact.step))
+                self.fresh = 0 if counted else self.fresh
             case ToolReturned():
                 self.records[fact.call] = bodies.outcomes[fact.call]
                 self.ground.outcomes[fact.call] = bodies.outcomes[fact.call]
@@ -194,8 +238,10 @@ class Draft:
         self.snapshot = after
         self.closed_step = self.closed_step or isinstance(fact, StepSettled)
         self.ended_turn = self.ended_turn or isinstance(fact, TurnSettled)
-        turn = before.turn or after.turn
-        deliveries = (after.turn or turn).deliveries if turn else self.snapshot.last_turn
+        self.ended = self.ended or isinstance(fact, SessionEnded)
+        turn = after.turn or before.turn
+        # What is said between two turns belongs to no message.
+        deliveries = turn.deliveries if turn else ()
         for event in events.publish(self.ground.session, before, fact, after, bodies):
             self.say(event, deliveries)
 
@@ -203,12 +249,34 @@ class Draft:
         ground = self.ground
         self.last_row = f"{ground.position.seq + len(self.facts)}.{len(self.rows)}.{ground.token[-6:]}"
         self.rows.append(row(self.last_row, step, message))
+        self.fresh += len(message)
 
-    def _say_what_people_said(self, fact: TurnStarted, bodies: Bodies) -> None:
+    def _take_in(self, fact: TurnStarted | MessagesJoined, step: int) -> Bodies:
+        """What people said becomes a row. Returns it, for the stream."""
+        loaded = self.ground.load(fact.deliveries)
+        texts = {name: tuple(part.text for part in body.parts) for name, body in loaded.items()}
+        bodies = Bodies(messages={name: texts.get(name, ("",)) for name in fact.deliveries})
         messages = [Message(bodies.messages[name]) for name in fact.deliveries]
-        if not self.ground.position.rows and not self.rows and (pinned := self.ground.pinned()):
+        if not self.rows_before and not self.rows and (pinned := self.ground.pinned()):
             messages.insert(0, Message((pinned,), pinned=True))
-        self._row(self.ground.layer.message_row(messages), step_key(fact.turn, 0))
+        self._row(self.ground.layer.message_row(messages), step_key(fact.turn, step))
+        self.consumed.extend(fact.deliveries)
+        self.used += len(fact.deliveries)
+        return bodies
+
+    def _begin_generation(self, delivery: DeliveryId | None) -> None:
+        """What was to be added to the old generation goes with it."""
+        self.consumed += [delivery] if delivery else []
+        self.new_gen = self.ground.position.gen + 1
+        self.rows, self.last_row, self.fresh = [], "", 0
+
+    def _fill(self, messages: Sequence[bytes], kept: Sequence[bytes]) -> None:
+        for message in messages:
+            self._row(message, "compaction")
+        for stored in kept:
+            self.rows.append(stored)
+            self.last_row = row_id(stored)
+            self.fresh += len(stored)
 
     def _results(self, calls: Iterable[Call], step: str) -> None:
         results = []
@@ -223,43 +291,56 @@ class Draft:
 
 
 def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: Loose | None) -> Draft:
-    """What has happened, what the heads mean now, and what follows, up to the end of a turn."""
+    """What has happened, what the heads mean now, and what follows."""
     made = Draft(ground, ground.snapshot)
     turn = ground.snapshot.turn
-    waiting = sorted((head for head in heads if understands(head)), key=lambda head: head.n)
+    end = next((head for head in heads if head.envelope.kind == "reset"), None)
+    # A session that ends begins nothing more, not even what came in before, and takes with it what nobody understands.
+    ends = end is not None or bool(ground.snapshot.ending)
+    waiting = sorted((head for head in heads if ends or understands(head)), key=lambda head: head.n)
     # First of all: nothing else may take the places of events that the store has lost and somebody has seen.
     for one in given:
         if isinstance(one.fact, TailLost):
-            made.add(one.fact)
+            made.add(one)
     reports = [head for head in waiting if head.envelope.kind == "tail_seen"]
     furthest = max(reports, key=lambda head: int(head.envelope.guard), default=None)
     if furthest and isinstance(lost := judge(made.snapshot, furthest, _scene(made)), TailLost):
-        made.add(lost)
+        made.add(Given(lost))
         waiting.remove(furthest)
     if loose is not None and turn is not None:
         made.say(events.superseded(turn, loose.begin, loose.end), turn.deliveries)
     failure = next((one for one in given if isinstance(one.fact, StepFailed)), None)
     for one in given:
         if not isinstance(one.fact, TailLost | StepFailed):
-            made.add(one.fact, one.bodies, one.answer)
+            made.add(one)
+    if end is not None and not made.snapshot.ending:
+        made.add(Given(judge(made.snapshot, end, _scene(made))))
+        waiting.remove(end)
     while waiting:
         head = waiting.pop(0)
-        if made.snapshot.turn is not None and head.n <= made.snapshot.judged:
+        if made.snapshot.busy and not made.snapshot.ending and head.n <= made.snapshot.judged:
             continue
-        made.add(judge(made.snapshot, head, _scene(made)))
+        fact = judge(made.snapshot, head, _scene(made), waiting)
+        made.add(Given(fact))
+        if isinstance(fact, TurnStarted):
+            del waiting[: len(fact.deliveries) - 1]
     # What else has happened comes before the failure; one is enough; and a turn that was told to stop does not fail.
-    if failure is not None and made.snapshot.turn is not None and not made.snapshot.turn.cancelling:
-        made.add(failure.fact, failure.bodies)
+    open_turn = made.snapshot.turn
+    if failure is not None and open_turn is not None and not open_turn.cancelling and not made.snapshot.ending:
+        made.add(failure)
     told = failure.bodies if failure is not None else NO_BODIES
-    while not made.ended_turn and (fact := follow(made.snapshot, ground.scene)) is not None:
-        made.add(fact, told)
+    while not made.ended and (fact_or_none := follow(made.snapshot, _scene(made))) is not None:
+        made.add(Given(fact_or_none, told))
     return made
 
 
 def _scene(made: Draft) -> Scene:
     ground = made.ground
     return replace(
-        ground.scene, seq=ground.position.seq + len(made.facts), events=ground.position.events + len(made.lines)
+        ground.scene,
+        seq=ground.position.seq + len(made.facts),
+        events=ground.position.events + len(made.lines),
+        tokens=made.snapshot.context + made.fresh // BYTES_PER_TOKEN,
     )
 
 

@@ -1,8 +1,10 @@
 """The desk: everything that can be asked of the product goes through here, from the web, from Celery, from the command line.
 
-create  deliver  cancel      something comes in: it is stored, and a worker is told
-view  events  tail           something is looked at
-carry_on                     a worker moves a session until there is nothing to do
+create  deliver  cancel  control     something comes in for a session: it is stored, and a worker is told
+arrive  control_at  resolve         the same for an address, the name under which a channel knows a session
+erase                               nothing of a session is left
+view  sessions  takes_part          something is looked at
+carry_on                            a worker moves a session until there is nothing to do
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 import orchestrator.ids as ids
@@ -20,12 +23,17 @@ from orchestrator.agent import Agent, App
 from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings, from_environment
 from orchestrator.core import codec
-from orchestrator.core.delivery import Body, Delivery, Envelope
-from orchestrator.core.names import DeliveryId, SessionId
+from orchestrator.core.delivery import Body, Control, Delivery, Envelope
+from orchestrator.core.names import DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import READS, Principal
 from orchestrator.core.status import Look, Status, status
 from orchestrator.errors import BadRequest, BodyTooLarge, SessionNotFound
-from orchestrator.journal import Admitted, Journal, Reads, View, connect
+from orchestrator.journal import Admitted, Journal, Operation, Reads, View, connect
+
+try:
+    from orchestrator.journal import AdmissionKey, Arrived
+except ImportError:
+    AdmissionKey = Arrived = None  # type: ignore
 from orchestrator.journal.tails import Tails
 from orchestrator.ports import Wake
 
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     from orchestrator.turn import Carried
 
 CancelOutcome = Literal["cancelling", "other_turn", "nothing_runs"]
+DAY_MS = 24 * 3600 * 1000
 
 
 @contextmanager
@@ -45,6 +54,15 @@ def storable() -> Iterator[None]:
         raise BodyTooLarge(limit_bytes=codec.MAX_BYTES) from broken
     except UnicodeEncodeError as broken:
         raise BadRequest(problem="The text holds half a character (a lone surrogate). Send whole ones.") from broken
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A session that was created: now, or by an earlier call with the same operation (`again`)."""
+
+    session: SessionId
+    delivery: DeliveryId | None
+    again: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,26 +155,36 @@ class Engine:
         principal: Principal | None = None,
         session: SessionId | None = None,
         delivery: DeliveryId | None = None,
-        policy: str = "steer",
-    ) -> tuple[SessionId, DeliveryId | None]:
+        policy: str = "",
+        operation: str = "",
+    ) -> Created:
         """Start a session, with its first message if there is one. When this returns, it is stored and will be worked on.
 
-        Repeating the call with the ids of the first (`session`, `delivery`) changes nothing. Raises `BadRequest`,
+        Repeating the call with the ids of the first (`session`, `delivery`) changes nothing. Who says which `operation` it is
+        gets the session of the first such call as long as that lives, and for a day at least. Raises `BadRequest`,
         `JournalFull`, `JournalAway`.
         """
         chosen = self.agent(agent)
+        if operation and principal is None:
+            raise BadRequest(problem="operationId needs a caller that is known: send a credential, or leave it out.")
         at = self.clock.now()
-        session = session or ids.new_session(at)
-        first = None
-        if message is not None:
-            envelope = Envelope("message", principal, policy, at=at)
-            first = Delivery(delivery or ids.new_delivery(at), envelope, message)
+        door = Operation(operation, principal) if operation and principal else None
+        session = session or ids.new_session(at, door.shard if door else None)
+        first = self._message(at, message, principal, policy, delivery) if message is not None else None
         label = self.living_label()
         asked_at = steady()
         with storable():
-            made = self.journal.create(session, agent=chosen.name, deployment=label, first=first)
+            made = self.journal.create(
+                session,
+                agent=chosen.name,
+                deployment=label,
+                first=first,
+                who=_who(principal),
+                operation=door,
+                life_ms=self._life_ms,
+            )
         self.clock.heard(made.at, asked_at)
-        return session, first.id if first else None
+        return Created(made.session, first.id if first else None, made.again)
 
     def deliver(
         self,
@@ -164,13 +192,17 @@ class Engine:
         message: Body,
         *,
         principal: Principal | None = None,
-        policy: str = "steer",
+        policy: str = "",
         delivery: DeliveryId | None = None,
+        key: str = "",
     ) -> Admitted:
-        """Put a message into a session's inbox. Raises `SessionNotActive`, `InboxFull`, `JournalFull`, `JournalAway`."""
-        at = self.clock.now()
-        envelope = Envelope("message", principal, policy, at=at)
-        return self._admit(session, Delivery(delivery or ids.new_delivery(at), envelope, message))
+        """Put a message into a session's inbox. A `key` of the caller's makes it the same message each time it is said, for a day.
+
+        Raises `SessionNotActive`, `InboxFull`, `DeliveryKeyReused`, `BodyTooLarge`, `JournalFull`, `JournalAway`.
+        """
+        name = ids.keyed_delivery(session, principal, key) if key else delivery
+        given = self._message(self.clock.now(), message, principal, policy, name)
+        return self._admit(session, given, digest=_digest(message) if key else "")
 
     def cancel(
         self,
@@ -181,20 +213,139 @@ class Engine:
         delivery: DeliveryId | None = None,
     ) -> CancelOutcome:
         """Tell the open turn (or the one whose message waits first) to stop. The stream says what became of it."""
-        at = self.clock.now()
-        envelope = Envelope("cancel", principal, guard=turn, at=at)
-        admitted = self._admit(session, Delivery(delivery or ids.new_delivery(at), envelope))
+        admitted = self._admit(session, self._order("cancel", turn, principal, delivery))
         return "nothing_runs" if admitted.outcome == "taken" else admitted.outcome
+
+    def control(
+        self,
+        session: SessionId,
+        kind: Control,
+        *,
+        principal: Principal | None = None,
+        delivery: DeliveryId | None = None,
+        reason: str = "",
+    ) -> Admitted:
+        """Clear or compact what the model knows, when no turn is open; or reset: end the session, from now on. The stream says what
+        became of it. Raises `SessionNotActive`, `JournalFull`, `JournalAway`."""
+        return self._admit(session, self._order(kind, reason, principal, delivery))
+
+    # By address -------------------------------------------------------------------------------------------------------
+
+    def arrive(
+        self,
+        channel: str,
+        address: str,
+        message: Body,
+        *,
+        principal: Principal | None = None,
+        agent: str | None = None,
+        policy: str = "",
+        delivery: DeliveryId | None = None,
+        key: str = "",
+        identity: str = "",
+        digest: str = "",
+    ) -> Arrived:
+        """A message for the session at an address; where there is none, it begins one.
+
+        What came with the same `key` (of this caller, and with the same `digest` of its body) or is the same message by
+        `identity` gets the first answer, for a day. Raises as `deliver`, without `SessionNotActive`.
+        """
+        spec = self.app.channels_by_name.get(channel)
+        chosen = self.agent(agent or (spec.agent if spec else None) or None)
+        name = ids.keyed_delivery(f"{channel}/{address}", principal, key) if key else delivery
+        policy = policy or (spec.turn_policy if spec else "")
+        given = self._message(self.clock.now(), message, principal, policy, name)
+        keys = [AdmissionKey(given.id, digest or _digest(message))] if key else []
+        if identity:
+            keys.append(AdmissionKey(ids.admission_key(channel, identity)))
+        return self._arrive(channel, address, given, chosen, keys)
+
+    def control_at(
+        self,
+        channel: str,
+        address: str,
+        kind: Literal["cancel"] | Control,
+        *,
+        turn: str = "",
+        principal: Principal | None = None,
+        delivery: DeliveryId | None = None,
+        reason: str = "",
+    ) -> Arrived:
+        """A cancel or control for the session at an address. Raises `SessionNotActive` where there is none."""
+        given = self._order(kind, turn if kind == "cancel" else reason, principal, delivery)
+        return self._arrive(channel, address, given, self.app.agents[0], ())
+
+    def reserve(self, channel: str, key: str, digest: str) -> None:
+        """A channel was given `key` with a body of this digest. Raises `DeliveryKeyReused` if it was given another body before, today."""
+        self.journal.reserve(channel, key, digest)
+
+    def resolve(self, channel: str, address: str) -> SessionId | None:
+        """The live session at an address."""
+        return self.journal.resolve(channel, address)
+
+    def take_address(self, session: SessionId, channel: str, address: str) -> None:
+        """Let an address lead to this session as well. Raises `AddressTaken`, `AddressesFull`, `SessionNotActive`, `BadRequest`."""
+        self.journal.take_address(session, channel, address)
+
+    def drop_address(self, session: SessionId, channel: str, address: str) -> None:
+        """Let an address lead to this session no more; nothing happens if it does not."""
+        self.journal.drop_address(session, channel, address)
+
+    def _arrive(
+        self, channel: str, address: str, given: Delivery, agent: Agent, keys: Sequence[AdmissionKey]
+    ) -> Arrived:
+        at = self.clock.now()
+        shard = ids.address_shard(ids.address_key(channel, address))
+        label, asked_at = self.living_label(), steady()
+        with storable():
+            arrived = self.journal.arrive(
+                channel,
+                address,
+                given,
+                candidate=ids.new_session(at, shard),
+                agent=agent.name,
+                deployment=label,
+                keys=keys,
+                who=_who(given.envelope.principal),
+                life_ms=self._life_ms,
+            )
+        self.clock.heard(arrived.at, asked_at)
+        return arrived
+
+    # What comes in ----------------------------------------------------------------------------------------------------
+
+    def _message(
+        self, at: int, message: Body, principal: Principal | None, policy: str, delivery: DeliveryId | None
+    ) -> Delivery:
+        size = sum(len(part.text.encode("utf-8", "replace")) for part in message.parts)
+        envelope = Envelope("message", principal, policy or self.app.turn_policy, at=Millis(at), size=size)
+        return Delivery(delivery or ids.new_delivery(at), envelope, message)
+
+    def _order(self, kind: str, guard: str, principal: Principal | None, delivery: DeliveryId | None) -> Delivery:
+        at = self.clock.now()
+        return Delivery(delivery or ids.new_delivery(at), Envelope(kind, principal, guard=guard, at=at))
+
+    @property
+    def _life_ms(self) -> int:
+        return int(self.settings.session_days * DAY_MS)
 
     def report_tail(self, session: SessionId, events: int) -> None:
         """A reader has seen `events` events and the store has fewer: let the owner name the loss."""
         at = self.clock.now()
         self._admit(session, Delivery(ids.new_delivery(at), Envelope("tail_seen", guard=str(events), at=at)))
 
-    def _admit(self, session: SessionId, delivery: Delivery) -> Admitted:
+    def erase(self, session: SessionId) -> None:
+        """Leave nothing of a session, whatever it is doing. When this returns, it never was. Raises `SessionNotFound`, `JournalAway`:
+        what was begun is finished by the workers."""
+        if not self.reads.exists(session):
+            raise SessionNotFound(session=session)
+        while not self.journal.erase(session):
+            pass
+
+    def _admit(self, session: SessionId, delivery: Delivery, digest: str = "") -> Admitted:
         asked_at = steady()
         with storable():
-            admitted = self.journal.deliver(session, delivery)
+            admitted = self.journal.deliver(session, delivery, digest=digest, who=_who(delivery.envelope.principal))
         self.clock.heard(admitted.at, asked_at)
         return admitted
 
@@ -206,6 +357,10 @@ class Engine:
         if found is None:
             raise SessionNotFound(session=session)
         return seen(found)
+
+    def takes_part(self, session: SessionId, principal: Principal) -> bool:
+        """Whether somebody has sent something to a session, or has begun it."""
+        return self.reads.takes_part(session, ids.principal_key(principal))
 
     def sessions(self, most: int = 100) -> Sequence[tuple[SessionId, int]]:
         """The sessions used last, newest first, with the ms of their last activity."""
@@ -221,14 +376,21 @@ class Engine:
         with self._lock:
             # Threads may come here together: one of them makes it.
             if self._process is None:
-                self._process = Process(self.app, self.settings, self.journal, self.reads, self.clock)
+                entries = None
+                if self.app.channels:
+                    channels = import_module("orchestrator.channels")
+                    entries = channels.entries if channels.listens(self.app) else None
+                self._process = Process(self.app, self.settings, self.journal, self.reads, self.clock, entries=entries)
             return self._process
 
     def carry_on(self, session: SessionId, *, alone: str = "") -> Carried:
         """Move a session until there is nothing to do, or its task has done its share. A start and a restart are the same call."""
         from orchestrator.turn import carry_on
 
-        return carry_on(self.process, session, alone=alone)
+        carried = carry_on(self.process, session, alone=alone)
+        if carried.out:
+            import_module("orchestrator.channels.outbox").post_outbox(self.process, session)
+        return carried
 
     # The end ----------------------------------------------------------------------------------------------------------
 
@@ -240,6 +402,14 @@ class Engine:
         for part in (*made, self._journal):
             if part is not None:
                 part.close()
+
+
+def _who(principal: Principal | None) -> str:
+    return ids.principal_key(principal) if principal else ""
+
+
+def _digest(message: Body) -> str:
+    return ids.digest(codec.pack(message))
 
 
 def seen(view: View) -> Seen:

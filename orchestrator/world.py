@@ -73,6 +73,7 @@ def open_journal(settings: Settings, wake: Wake | None = None) -> Journal:
         waiting_limit=settings.waiting_limit,
         durability=settings.durability,
         waits_for_disk=facts.waits_for_disk,
+        retention_ms=int(settings.retention_days * 24 * 3600 * 1000),
     )
 
 

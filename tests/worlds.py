@@ -28,10 +28,20 @@ from orchestrator.agent import Agent, App
 from orchestrator.config import Settings
 from orchestrator.core import codec
 from orchestrator.core.advance import advance
-from orchestrator.core.delivery import Body, Delivery, Part
-from orchestrator.core.fact import CancelAccepted, DeliveryDropped, TailLost, TurnStarted
+from orchestrator.core.delivery import Body, Control, Delivery, Part
+from orchestrator.core.fact import (
+    CancelAccepted,
+    CompactionDue,
+    ContextCleared,
+    ControlKept,
+    DeliveryDropped,
+    MessagesJoined,
+    SessionEnding,
+    TailLost,
+    TurnStarted,
+)
 from orchestrator.core.names import DeliveryId, Millis, SessionId, Token
-from orchestrator.core.snapshot import EMPTY, Snapshot
+from orchestrator.core.snapshot import EMPTY, Principal, Snapshot
 from orchestrator.engine import CancelOutcome, Engine
 from orchestrator.errors import JournalAway
 from orchestrator.journal import Admitted, Appended, Behind, Gone, Granted, Journal, Reads, Refused, Superseded, connect
@@ -207,12 +217,12 @@ class WatchedJournal(Journal):
     def create(self, session: SessionId, **given: Any) -> Admitted:
         admitted = super().create(session, **given)
         first = cast("Delivery | None", given.get("first"))
-        if first is not None:
+        if first is not None and admitted.session == session:
             self.world.accepted.setdefault(session, []).append(first.id)
         return admitted
 
-    def deliver(self, session: SessionId, delivery: Delivery) -> Admitted:
-        admitted = super().deliver(session, delivery)
+    def deliver(self, session: SessionId, delivery: Delivery, **given: Any) -> Admitted:
+        admitted = super().deliver(session, delivery, **given)
         if admitted.n or delivery.envelope.kind == "message":
             self.world.accepted.setdefault(session, []).append(delivery.id)
         return admitted
@@ -349,13 +359,21 @@ _STEP = (
     r"(?:actions\.requested )?(?:action\.(?:partial|result) )*"
 )
 _WHOLE = rf"(?:{_STEP}step\.completed )"
-_OPEN = rf"turn\.started (?:message\.received )+{_WHOLE}*"
+_SHORTER = r"(?:compaction\.requested (?:compaction\.completed )?)"
+_OPEN = rf"turn\.started (?:message\.received )+(?:{_SHORTER}?{_WHOLE}(?:message\.received )*)*{_SHORTER}?"
 _TURN = (
     rf"{_OPEN}(?:turn\.completed |(?:{_STEP})?turn\.cancelled |{_STEP}(?:step\.completed )?step\.failed turn\.failed )"
     r"session\.waiting "
 )
-_SESSION = re.compile(rf"(?:session\.started (?:{_TURN})*(?:{_OPEN}(?:{_STEP})?)?)?")
-OURS = ("step.superseded", "stream.lost", "session.rewound")
+_CONTROL = rf"(?:context\.cleared session\.waiting |{_SHORTER}?session\.waiting )"
+_SESSION = re.compile(
+    rf"(?:session\.started (?:{_TURN}|{_CONTROL})*(?:{_OPEN}(?:{_STEP})?|compaction\.requested )?)?(?:session\.completed )?"
+)
+OURS = (
+    *("step.superseded", "stream.lost", "session.rewound"),
+    *("message.deferred", "message.discarded", "session.ending"),
+)
+BETWEEN_TURNS = ("context.cleared", "compaction.requested", "compaction.completed")
 APPENDED = ("message.appended", "reasoning.appended", "action.partial")
 
 
@@ -392,9 +410,9 @@ def grammar(events: Sequence[Event]) -> None:
                 deltas[place] = deltas.get(place, "") + data["messageDelta"]
             case "message.completed":
                 assert deltas.get((data["turnId"], data["stepIndex"])) == data["message"], f"deltas differ: {data}"
-        if "turnId" in data:
+        if "turnId" in data and event["type"] not in BETWEEN_TURNS:
             assert data["turnId"] == turns[-1], f"{event['type']} of {data['turnId']} in {turns[-1]}"
-        if "stepIndex" in data:
+        if "stepIndex" in data and event["type"] not in BETWEEN_TURNS:
             assert data["stepIndex"] == steps[turns[-1]][-1], event
     for turn, found in steps.items():
         assert found == list(range(len(found))), f"steps of {turn}: {found}"
@@ -429,7 +447,7 @@ class World:
         self._ahead_ms = 0
         self._app: App | None = None
         self._engines: list[Engine] = []
-        self._seen_rows: dict[SessionId, list[bytes]] = {}
+        self._seen_rows: dict[tuple[SessionId, int], list[bytes]] = {}
         self._seen_events: dict[SessionId, list[bytes]] = {}
         self.client = connect(url)
         self.journal = WatchedJournal(self, self.client, watched=False)
@@ -446,7 +464,10 @@ class World:
     def app(self, model: Replies | Model, tools: Iterable[Tool] = (), **agent: Any) -> App:
         """What the workers from now on serve: one agent with this model (or script) and these tools. A redeploy if called again."""
         made: Model = ScriptedModel(model) if isinstance(model, Sequence) or callable(model) else model
-        self._app = App([Agent(agent.pop("name", "helper"), model=made, tools=tuple(tools), **agent)])
+        policy = agent.pop("turn_policy", "steer")
+        self._app = App(
+            [Agent(agent.pop("name", "helper"), model=made, tools=tuple(tools), **agent)], turn_policy=policy
+        )
         self._worker = None
         return self._app
 
@@ -466,7 +487,7 @@ class World:
             for agent in app.agents
         ]
         journal = WatchedJournal(self, connect(self.url))
-        engine = Engine(App(agents), replace(self.settings, **settings), journal=journal)
+        engine = Engine(replace(app, agents=agents), replace(self.settings, **settings), journal=journal)
         process = Process(
             engine.app, engine.settings, journal, engine.reads, engine.clock, layer=self.layer, dice=lambda: 0.0
         )
@@ -498,20 +519,26 @@ class World:
 
     # What people do ---------------------------------------------------------------------------------------------------
 
-    def create(self, text: str | None = "hello") -> SessionId:
+    def create(self, text: str | None = "hello", *, who: Principal | None = None) -> SessionId:
         """A new session. A caller that hears nothing repeats the same call."""
         session = ids.new_session(self.journal.time())
         delivery = ids.new_delivery(self.journal.time())
         self.sessions.append(session)
         body = None if text is None else Body((Part("text", text),))
-        self._insist(lambda: self.worker.create(body, session=session, delivery=delivery))
+        self._insist(lambda: self.worker.create(body, session=session, delivery=delivery, principal=who))
         return session
 
-    def say(self, session: SessionId, text: str) -> DeliveryId:
+    def say(self, session: SessionId, text: str, *, policy: str = "", who: Principal | None = None) -> DeliveryId:
         """A message. A caller that hears nothing repeats the same call."""
         delivery = ids.new_delivery(self.journal.time())
         body = Body((Part("text", text),))
-        self._insist(lambda: self.worker.deliver(session, body, delivery=delivery))
+        self._insist(lambda: self.worker.deliver(session, body, delivery=delivery, policy=policy, principal=who))
+        return delivery
+
+    def control(self, session: SessionId, kind: Control) -> DeliveryId:
+        """A clear, compact or reset."""
+        delivery = ids.new_delivery(self.journal.time())
+        self._insist(lambda: self.worker.control(session, kind, delivery=delivery))
         return delivery
 
     def cancel(self, session: SessionId, *, turn: str = "") -> CancelOutcome:
@@ -680,9 +707,12 @@ class World:
                     case TurnStarted():
                         consumed.update(fact.deliveries)
                         turns.update(fact.deliveries)
-                    case DeliveryDropped() | CancelAccepted():
+                    case MessagesJoined():
+                        consumed.update(fact.deliveries)
+                        turns.update(fact.deliveries)
+                    case DeliveryDropped() | CancelAccepted() | ControlKept():
                         consumed[fact.delivery] += 1
-                    case TailLost() if fact.delivery:
+                    case TailLost() | ContextCleared() | CompactionDue() | SessionEnding() if fact.delivery:
                         consumed[fact.delivery] += 1
             assert all(number == 1 for number in consumed.values()), f"used twice: {consumed}"
             assert not set(consumed) & set(waiting), "used and still waiting"
@@ -725,10 +755,13 @@ class World:
                 assert len(snapshot.turn.calls) == len(calls)
         names = [row["id"] for row in self.rows(session)]
         assert len(set(names)) == len(names), "two rows have one id"
-        stored = self.reads.rows(session, int(self.fields(session)["gen"]), 0)
-        seen = self._seen_rows.get(session, [])
+        gen = int(self.fields(session)["gen"])
+        stored = self.reads.rows(session, gen, 0)
+        seen = self._seen_rows.get((session, gen), [])
         assert stored[: len(seen)] == seen, "a row has changed"
-        self._seen_rows[session] = stored
+        self._seen_rows[(session, gen)] = stored
+        old = [g for g in range(gen) if self.client.exists(self.journal.keys(session).hist(g))]
+        assert not old, f"generations that are not used any more are there: {old}"
         open_calls = {call.id for call in snapshot.turn.calls if call.state == "settled"} if snapshot.turn else set()
         records = {name.decode() for name in cast("list[bytes]", self.client.hkeys(self.journal.keys(session).rec))}
         assert records == open_calls, "records are those of the open step"
@@ -743,26 +776,49 @@ class World:
         self._seen_events[session] = lines
         grammar(events)
         good = counted(events)
-        joined: dict[str, tuple[str, ...]] = {}
-        for fact in self.reads.facts(session):
-            if isinstance(fact, TurnStarted):
-                joined[fact.turn] = fact.deliveries
-        turn = ""
-        for event in good:
-            turn = event["data"].get("turnId", turn)
-            if event["type"] != "session.started" and turn in joined:
-                assert event["meta"].get("deliveryIds") == list(joined[turn]), (
-                    f"{event['type']} of {turn}: {event['meta']}"
-                )
+        self._check_delivery_ids(session, good)
         opened = [event["type"] for event in good].count("turn.started")
         assert opened == snapshot.next_turn, "every turn is in the stream"
         ended = sum(event["type"] in ("turn.completed", "turn.failed", "turn.cancelled") for event in good)
         assert ended == opened - (1 if snapshot.turn else 0), "a turn ends once"
 
+    def _check_delivery_ids(self, session: SessionId, good: Sequence[Event]) -> None:
+        """Every event of a turn names the messages that had joined it by then, the closing boundary too."""
+        first: dict[str, list[str]] = {}
+        later: dict[str, list[tuple[str, ...]]] = {}
+        for fact in self.reads.facts(session):
+            if isinstance(fact, TurnStarted):
+                first[fact.turn] = list(fact.deliveries)
+            elif isinstance(fact, MessagesJoined):
+                later.setdefault(fact.turn, []).append(fact.deliveries)
+        turn, told, received, open_ = "", list[str](), 0, False
+        for event in good:
+            kind, named = event["type"], event["meta"].get("deliveryIds")
+            if kind == "turn.started":
+                turn, open_ = event["data"]["turnId"], True
+                told = first.get(turn, [])
+                received = len(told)
+            if turn not in first:
+                continue  # its facts are not kept any more
+            if not open_:
+                assert named is None, f"{kind} between two turns: {event['meta']}"
+                continue
+            if kind == "message.received":
+                received -= 1
+                if received < 0:
+                    more = later[turn].pop(0)
+                    told, received = [*told, *more], len(more) - 1
+            assert named == told, f"{kind} of {turn}: {event['meta']}, {told} had joined"
+            open_ = kind != "session.waiting"
+
     def _check_rest(self, session: SessionId, fields: Mapping[str, str], snapshot: Snapshot) -> None:
         keys, client = self.journal.keys(session), self.client
         now = self.journal.time()
         due = client.zscore(keys.due, session)
+        if fields["status"] == "ended":
+            assert not fields["token"], "an ended session has an owner"
+            assert not client.exists(keys.inbox), "something waits for an ended session"
+            return
         if not fields["token"]:
             assert fields["lease"] == "0", "nobody's lease"
         timer = int(fields["next_timer"])

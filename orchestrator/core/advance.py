@@ -1,27 +1,40 @@
 """The heart: what a fact makes of a snapshot, which fact follows by itself, and which effect is due next.
 
 advance(snapshot, fact)   the snapshot after the fact; folding a turn's facts gives the stored snapshot
-judge(snapshot, head)     what a delivery means now
+judge(snapshot, heads)    what a delivery means now
 follow(snapshot, scene)   the next fact that needs nothing from the world, or none
 next_effect(snapshot)     the next thing the world has to do, or none
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Literal, assert_never, get_args
 
-from orchestrator.core import steps, turns
-from orchestrator.core.delivery import Head
-from orchestrator.core.effect import CallModel, Effect, RunTools, Wait
+from orchestrator.core import context, ending, steps, turns
+from orchestrator.core.delivery import DeliveryKind, Head
+from orchestrator.core.effect import CallModel, Compact, Effect, RunTools, Wait
 from orchestrator.core.fact import (
     CallStarted,
     CancelAccepted,
+    Compacted,
+    CompactionBegun,
+    CompactionDue,
+    CompactionLeft,
+    CompactionTryFailed,
+    ContextCleared,
+    ControlKept,
     DeliveryDropped,
     DeliveryWaits,
     Fact,
+    MessagesJoined,
+    MessageSteers,
     ModelAnswered,
     ModelTryFailed,
+    SessionEnded,
+    SessionEnding,
+    StepCut,
     StepFailed,
     StepSettled,
     StepStarted,
@@ -31,33 +44,52 @@ from orchestrator.core.fact import (
     TurnStarted,
 )
 from orchestrator.core.names import NEVER, Millis, step_key, turn_id
-from orchestrator.core.snapshot import Snapshot
+from orchestrator.core.snapshot import Snapshot, Turn
+
+InFlight = Literal["", "silent", "speaking"]
+"""The pending model call: there is none, it has said nothing yet, its text is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a decision may know beside the snapshot: the time, the running agent and its model, the places of the next fact and event."""
+    """What a decision may know beside the snapshot.
+
+    The time, the running agent and its model, the places of the next fact and event; the model call in flight; how many tokens the
+    context has by our estimate, and how many may be before it is made shorter (0: never); whether nothing is in the inbox but
+    what is looked at; whether the session's time is over.
+    """
 
     at: Millis
     agent: str
     model: str
     seq: int
     events: int
+    call: InFlight = ""
+    tokens: int = 0
+    most_tokens: int = 0
+    all_in: bool = False
+    expired: bool = False
 
 
 def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
     """The snapshot after `fact`."""
     match fact:
         case DeliveryWaits():
-            return replace(snapshot, judged=fact.n, waiting=snapshot.waiting + 1)
+            return replace(snapshot, judged=max(snapshot.judged, fact.n), waiting=snapshot.waiting + 1)
         case DeliveryDropped():
             return replace(snapshot, judged=max(snapshot.judged, fact.n))
         case CancelAccepted():
             return turns.cancel(snapshot, fact)
+        case MessageSteers():
+            return turns.steer(snapshot, fact)
+        case MessagesJoined():
+            return turns.join(snapshot, fact)
         case TurnStarted():
             return turns.start(snapshot, fact)
         case StepStarted():
             return steps.start(snapshot, fact)
+        case StepCut():
+            return steps.cut(snapshot, fact)
         case ModelAnswered():
             return steps.answer(snapshot, fact)
         case ModelTryFailed():
@@ -72,6 +104,24 @@ def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
             return steps.fail(snapshot, fact)
         case TurnSettled():
             return turns.settle(snapshot)
+        case ControlKept():
+            return context.keep(snapshot, fact)
+        case ContextCleared():
+            return context.clear(snapshot, fact)
+        case CompactionDue():
+            return context.due(snapshot, fact)
+        case CompactionBegun():
+            return context.begin(snapshot, fact)
+        case CompactionTryFailed():
+            return context.try_failed(snapshot, fact)
+        case Compacted():
+            return context.finish(snapshot, fact)
+        case CompactionLeft():
+            return context.leave(snapshot, fact)
+        case SessionEnding():
+            return ending.begin(snapshot, fact)
+        case SessionEnded():
+            return snapshot
         case TailLost():
             # Its report is taken out of turn: what came in before it has not been judged yet.
             return snapshot
@@ -79,77 +129,131 @@ def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
             assert_never(fact)
 
 
-def judge(snapshot: Snapshot, head: Head, scene: Scene) -> Fact:
-    """What a delivery means for the session as it is now (docs/states.md holds the table)."""
+def judge(snapshot: Snapshot, head: Head, scene: Scene, following: Sequence[Head] = ()) -> Fact:
+    """What a delivery means for the session as it is now (docs/states.md holds the table). `following` are those behind it, in order."""
     envelope = head.envelope
     match envelope.kind:
-        case "message" if snapshot.turn is None:
-            return TurnStarted(
-                turn=turn_id(snapshot.next_turn),
-                number=snapshot.next_turn,
-                deliveries=(head.id,),
-                n=head.n,
-                waited=head.n <= snapshot.judged,
-                principal=envelope.principal,
-                agent=scene.agent,
-                mark=scene.seq,
-                at=scene.at,
-            )
-        case "message":
+        case "reset" if not snapshot.ending:
+            return SessionEnding(head.id, head.n, "reset", scene.at)
+        case _ if snapshot.ending:
+            return ending.drop(head, scene.at)
+        case "message" if snapshot.turn is not None:
+            return turns.judge_message(snapshot.turn, head, scene.at)
+        case "message" if snapshot.compacting is not None:
             return DeliveryWaits(head.id, head.n, scene.at)
+        case "message":
+            return _start(snapshot, turns.together(head, following), scene)
         case "cancel":
             return turns.judge_cancel(snapshot, head, scene.at)
+        case "clear" | "compact":
+            return context.judge_control(snapshot, head, scene.at)
         case "tail_seen" if int(envelope.guard) > scene.events:
             return TailLost(scene.events, int(envelope.guard), head.id, head.n, scene.at)
         case _:
-            return DeliveryDropped(head.id, head.n, "nothing_to_do", scene.at)
+            return DeliveryDropped(head.id, head.n, context.NOTHING_TO_DO, scene.at)
+
+
+def _start(snapshot: Snapshot, heads: Sequence[Head], scene: Scene) -> TurnStarted:
+    return TurnStarted(
+        turn=turn_id(snapshot.next_turn),
+        number=snapshot.next_turn,
+        deliveries=tuple(head.id for head in heads),
+        n=heads[-1].n,
+        waited=sum(head.n <= snapshot.judged for head in heads),
+        # The same person each time; what else is known of them is what was said last.
+        principal=heads[-1].envelope.principal,
+        agent=scene.agent,
+        mark=scene.seq,
+        at=scene.at,
+    )
 
 
 def understands(head: Head) -> bool:
     """Whether this version knows what such a delivery means. An unknown one waits for a newer worker; it never vanishes."""
-    return head.envelope.v <= 1 and head.envelope.kind in ("message", "cancel", "tail_seen")
+    return head.envelope.v <= 1 and head.envelope.kind in get_args(DeliveryKind)
+
+
+def interrupts(snapshot: Snapshot, head: Head, call: InFlight) -> bool:
+    """Whether what came in means that the effect which is being performed has to stop, now."""
+    turn, envelope = snapshot.turn, head.envelope
+    if not understands(head) or head.n <= snapshot.judged:
+        return False
+    match envelope.kind:
+        case "reset":
+            return True
+        case "cancel":
+            return turn is not None and envelope.guard in ("", turn.id)
+        case "message":
+            waits = turn is None or turn.phase != "model" or snapshot.compacting is not None or call == "speaking"
+            return not waits and turn is not None and isinstance(turns.judge_message(turn, head, NEVER), MessageSteers)
+        case _:
+            return False
 
 
 def follow(snapshot: Snapshot, scene: Scene) -> Fact | None:
     """The fact that follows by itself, without asking the world."""
     turn = snapshot.turn
-    if turn is None:
+    if turn is not None:
+        return _follow_in_turn(snapshot, turn, scene)
+    if snapshot.ending:
+        return SessionEnded(snapshot.ending, scene.at) if scene.all_in else None
+    if snapshot.compacting is not None:
         return None
-    if turn.cancelling:
+    if snapshot.pending:
+        return context.next_pending(snapshot, scene.at)
+    if scene.expired and scene.all_in and not snapshot.waiting:
+        return SessionEnding(None, 0, "expired", scene.at)
+    return None
+
+
+def _follow_in_turn(snapshot: Snapshot, turn: Turn, scene: Scene) -> Fact | None:
+    if turn.cancelling or snapshot.ending:
         return turns.settled(turn, "cancelled", "", scene.at)
     if turn.failed:
         return turns.settled(turn, "failed", turn.failed, scene.at)
+    if snapshot.compacting is not None:
+        return None
     if not turn.step_open:
+        if turn.joining:
+            return MessagesJoined(turn.id, turn.step, turn.joining, scene.at)
         if turn.finish and turn.finish != steps.TOOL_CALLS:
             return turns.settled(turn, "completed", "", scene.at)
+        if scene.most_tokens and scene.tokens > scene.most_tokens and turn.compacted < turn.step:
+            return CompactionDue(None, 0, False, scene.at)
         return StepStarted(turn.id, turn.step, scene.model, scene.at)
     if turn.phase == "tools" and all(call.state == "settled" for call in turn.calls):
         return StepSettled(turn.id, turn.step, turn.finish, scene.at)
+    if turn.phase == "model" and turn.joining and scene.call != "speaking":
+        return StepCut(turn.id, turn.step, 1 if scene.call else 0, scene.at)
     return None
 
 
 def next_effect(snapshot: Snapshot, now: Millis) -> Effect | None:
     """What the world has to do next."""
-    turn = snapshot.turn
+    turn, doing = snapshot.turn, snapshot.compacting
+    if doing is not None:
+        return Wait(doing.retry_at) if doing.retry_at > now else Compact(doing.asked, doing.begun, doing.tries)
     if turn is None or not turn.step_open:
         return None
     if turn.phase == "tools":
         open_calls = tuple(call for call in turn.calls if call.state != "settled")
         return RunTools(turn.id, turn.step, open_calls)
     if turn.retry_at > now:
-        return Wait(turn.id, turn.retry_at)
+        return Wait(turn.retry_at)
     return CallModel(turn.id, turn.step, turn.tries)
 
 
 def next_timer(snapshot: Snapshot) -> Millis:
     """When the session must be looked at without being asked (ms), 0 for never."""
+    if snapshot.compacting is not None:
+        return snapshot.compacting.retry_at
     return snapshot.turn.retry_at if snapshot.turn else NEVER
 
 
 def has_work(snapshot: Snapshot, now: Millis) -> bool:
     """Whether something can be done that needs nobody from outside."""
-    if snapshot.turn is None:
-        return snapshot.waiting > 0
+    if not snapshot.busy:
+        return snapshot.waiting > 0 or bool(snapshot.ending)
     return not isinstance(next_effect(snapshot, now), Wait)
 
 

@@ -9,13 +9,15 @@ from typing import Literal
 from orchestrator.core.names import NEVER, DeliveryId, Millis
 from orchestrator.core.snapshot import Principal
 
-DeliveryKind = Literal["message", "cancel", "tail_seen"]
+DeliveryKind = Literal["message", "cancel", "clear", "compact", "reset", "tail_seen"]
+Control = Literal["clear", "compact", "reset"]
 TurnPolicy = Literal["steer", "queue"]
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What is stored as a delivery's head. `guard`: the turn a cancel is meant for, or the index a reader had seen."""
+    """What is stored as a delivery's head. `guard`: the turn a cancel is meant for, the index a reader had seen, or why a reset was
+    asked for. `size`: the bytes of its body."""
 
     kind: str
     principal: Principal | None = None
@@ -23,6 +25,7 @@ class Envelope:
     guard: str = ""
     trace: str = ""
     at: Millis = NEVER
+    size: int = 0
     v: int = 1
     extra: Mapping[str, object] = field(default_factory=dict)
 

@@ -27,11 +27,19 @@ class RunTools:
 
 
 @dataclass(frozen=True, slots=True)
+class Compact:
+    """Make the history shorter. `asked`: somebody wants it; else only what is needed is done."""
+
+    asked: bool
+    begun: bool
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing can be done before `until` (ms)."""
 
-    turn: TurnId
     until: Millis
 
 
-Effect = CallModel | RunTools | Wait
+Effect = CallModel | RunTools | Compact | Wait

@@ -6,18 +6,31 @@ The bodies a fact speaks of (texts, results) are handed in; nothing is looked up
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.fact import (
     CallStarted,
     CancelAccepted,
+    Compacted,
+    CompactionBegun,
+    CompactionDue,
+    CompactionLeft,
+    CompactionTryFailed,
+    ContextCleared,
+    ControlKept,
     DeliveryDropped,
     DeliveryWaits,
     Fact,
+    MessagesJoined,
+    MessageSteers,
     ModelAnswered,
     ModelTryFailed,
+    SessionEnded,
+    SessionEnding,
+    StepCut,
     StepFailed,
     StepSettled,
     StepStarted,
@@ -26,8 +39,9 @@ from orchestrator.core.fact import (
     TurnSettled,
     TurnStarted,
 )
-from orchestrator.core.names import CallId, DeliveryId, SessionId
+from orchestrator.core.names import CallId, DeliveryId, SessionId, turn_id
 from orchestrator.core.snapshot import Snapshot, Turn, Usage
+from orchestrator.core.steps import CUT
 
 Json = Mapping[str, object]
 
@@ -156,12 +170,16 @@ def publish(session: SessionId, before: Snapshot, fact: Fact, after: Snapshot, b
             if not before.started:
                 yield Event("session.started", {"runtime": {"agentId": fact.agent, "eveVersion": "0.80.0"}})
             yield Event("turn.started", place)
-            for delivery in fact.deliveries:
-                texts = bodies.messages[delivery]
-                data: dict[str, object] = {**place, "message": "\n".join(texts)}
-                if len(texts) > 1:
-                    data["parts"] = [{"type": "text", "text": text} for text in texts]
-                yield Event("message.received", data)
+            yield from _received(place, fact.deliveries, bodies)
+        case MessagesJoined():
+            assert after.turn is not None
+            yield from _received(_turn_place(after.turn), fact.deliveries, bodies)
+        case MessageSteers(behind="tools"):
+            assert after.turn is not None
+            yield Event("message.deferred", {**_step_place(after.turn), "deliveryId": fact.delivery, "until": "tools"})
+        case StepCut():
+            assert before.turn is not None
+            yield Event("step.completed", {**_step_place(before.turn), "finishReason": CUT})
         case StepStarted():
             assert after.turn is not None
             yield Event("step.started", {**_step_place(after.turn), "modelId": fact.model})
@@ -184,7 +202,7 @@ def publish(session: SessionId, before: Snapshot, fact: Fact, after: Snapshot, b
             call = next(call for call in before.turn.calls if call.id == fact.call)
             outcome = bodies.outcomes[fact.call]
             if not call.refused:
-                data = {
+                data: dict[str, object] = {
                     **_step_place(before.turn),
                     "result": result_json(call.id, call.tool, outcome),
                     "status": outcome.status,
@@ -220,16 +238,59 @@ def publish(session: SessionId, before: Snapshot, fact: Fact, after: Snapshot, b
                     )
                 case _:
                     assert_never(fact.outcome)
-            yield Event(
-                "session.waiting",
-                {"wait": "next-user-message", "continuationToken": session, "usage": usage_json(after.usage)},
-            )
+            yield _waiting(session, after)
+        case ContextCleared():
+            yield Event("context.cleared", {**_next_place(after), "sessionId": session})
+            yield _waiting(session, after)
+        case CompactionBegun():
+            place = {**_next_step_place(after), "sessionId": session, "modelId": fact.model}
+            yield Event("compaction.requested", {**place, "usageInputTokens": fact.tokens or None})
+        case Compacted():
+            place = {**_next_step_place(after), "sessionId": session, "modelId": fact.model}
+            yield Event("compaction.completed", place)
+            if before.turn is None:
+                yield _waiting(session, after)
+        case CompactionLeft():
+            if before.turn is None:
+                yield _waiting(session, after)
+        case DeliveryDropped(reason=reason) if reason == SESSION_ENDED:
+            yield Event("message.discarded", {"deliveryId": fact.delivery, "reason": reason})
+        case SessionEnded():
+            yield Event("session.completed", {"usage": usage_json(after.usage)})
+        case SessionEnding():
+            yield Event("session.ending", {"reason": fact.reason})
         case TailLost():
             yield Event("session.rewound", {"from": fact.end, "to": fact.begin})
         case DeliveryWaits() | DeliveryDropped() | CancelAccepted() | ModelTryFailed() | CallStarted():
             return
+        case MessageSteers() | ControlKept() | CompactionDue() | CompactionTryFailed():
+            return
         case _:
             assert_never(fact)
+
+
+def _received(place: Json, deliveries: Sequence[DeliveryId], bodies: Bodies) -> Iterator[Event]:
+    for delivery in deliveries:
+        texts = bodies.messages[delivery]
+        data: dict[str, object] = {**place, "message": "\n".join(texts)}
+        if len(texts) > 1:
+            data["parts"] = [{"type": "text", "text": text} for text in texts]
+        yield Event("message.received", data)
+
+
+def _waiting(session: SessionId, after: Snapshot) -> Event:
+    data = {"wait": "next-user-message", "continuationToken": session, "usage": usage_json(after.usage)}
+    return Event("session.waiting", data)
+
+
+def _next_place(after: Snapshot) -> dict[str, object]:
+    """Between two turns: the place of the next one."""
+    return {"turnId": turn_id(after.next_turn), "sequence": after.next_turn}
+
+
+def _next_step_place(after: Snapshot) -> dict[str, object]:
+    """The place of the step that comes next."""
+    return _step_place(after.turn) if after.turn else {**_next_place(after), "stepIndex": 0}
 
 
 def _details(bodies: Bodies) -> dict[str, object]:

@@ -45,14 +45,132 @@ class CancelAccepted:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageSteers:
+    """A message is to join the open turn before its next model call. `behind` is what it waits for: tools that run, or nothing."""
+
+    delivery: DeliveryId
+    n: int
+    size: int
+    turn: TurnId
+    step: int
+    behind: Literal["", "tools"]
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class StepCut:
+    """The step's pending model call was given up for a message that joins the turn. `unmeasured`: calls whose cost nobody knows."""
+
+    turn: TurnId
+    step: int
+    unmeasured: int
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesJoined:
+    """Messages became part of the open turn."""
+
+    turn: TurnId
+    step: int
+    deliveries: tuple[DeliveryId, ...]
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class ControlKept:
+    """A clear or compact came while a turn was open; it is done when the turn is over."""
+
+    delivery: DeliveryId
+    n: int
+    control: Literal["clear", "compact"]
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCleared:
+    """The history was put away; the next generation is empty. `delivery` is None for a control that was kept."""
+
+    delivery: DeliveryId | None
+    n: int
+    gen: int
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionDue:
+    """The history is to be made shorter: somebody asked for it (`asked`), or it has become too long for the model."""
+
+    delivery: DeliveryId | None
+    n: int
+    asked: bool
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionBegun:
+    """There is something to sum up, and a model is asked to."""
+
+    model: str
+    tokens: int
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionTryFailed:
+    """One try of the summary broke; the next one may begin at `retry_at`."""
+
+    code: str
+    retry_at: Millis
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The next generation of the history is shorter."""
+
+    model: str
+    gen: int
+    usage: Usage
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionLeft:
+    """The history stays as it is: there was nothing to make shorter, or no good summary. `code` says which."""
+
+    code: str
+    usage: Usage
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnding:
+    """The session ends: what has not begun is dropped. `delivery` is None where nobody asked for it."""
+
+    delivery: DeliveryId | None
+    n: int
+    reason: str
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The session is over."""
+
+    reason: str
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """A message began a turn. `n` is its admission number, `waited` whether it had been judged before, `mark` the fact's place."""
+    """Messages began a turn. `n` is the last one's admission number, `waited` how many had been judged before, `mark` the fact's place."""
 
     turn: TurnId
     number: int
     deliveries: tuple[DeliveryId, ...]
     n: int
-    waited: bool
+    waited: int
     principal: Principal | None
     agent: str
     mark: int
@@ -158,6 +276,18 @@ Fact = (
     DeliveryWaits
     | DeliveryDropped
     | CancelAccepted
+    | MessageSteers
+    | StepCut
+    | MessagesJoined
+    | ControlKept
+    | ContextCleared
+    | CompactionDue
+    | CompactionBegun
+    | CompactionTryFailed
+    | Compacted
+    | CompactionLeft
+    | SessionEnding
+    | SessionEnded
     | TurnStarted
     | StepStarted
     | ModelAnswered

@@ -19,6 +19,10 @@ OnInterrupt = Literal["rerun", "report"]
 Phase = Literal["model", "tools"]
 MAX_CALLS = 128
 """Tool calls in one model answer; more is an error of the model."""
+MAX_DELIVERIES = 64
+"""Messages that one turn takes in; the next ones begin their own."""
+MAX_TOGETHER_BYTES = 1024 * 1024
+"""Bytes of messages that are taken in together."""
 KEPT_TURNS = 16
 """Turns whose facts are kept."""
 
@@ -27,13 +31,22 @@ NOTHING: Mapping[str, object] = {}
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who speaks: compared as a whole."""
+    """Who speaks, as a verified credential said."""
 
     authenticator: str
     type: str
     id: str
     issuer: str = ""
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    def is_same(self, other: Principal | None) -> bool:
+        """Whether both are one: who vouches for them, what they are and their id; not what else is known of them."""
+        return other is not None and self.identity == other.identity
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """What two principals are compared by: authenticator, issuer, type, id."""
+        return self.authenticator, self.issuer, self.type, self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +73,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a session's journal reaches: facts, public events, history generation and its rows."""
+    """How far a session's journal reaches: facts, public events, history generation and its rows.
+
+    `fresh` are the bytes of rows that were added since a provider last counted the context.
+    """
 
     seq: int = 0
     events: int = 0
     gen: int = 0
     rows: int = 0
+    fresh: int = 0
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -85,7 +102,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The open turn. `usage` is its current step's; `finish` why that step's answer ended; `failed` the code it ends with."""
+    """The open turn. `usage` is its current step's; `finish` why that step's answer ended; `failed` the code it ends with.
+
+    `joining` are messages that steer it and are taken in before the next model call. `compacted` is the last step before which
+    the history was looked at to make it shorter.
+    """
 
     id: TurnId
     number: int
@@ -103,6 +124,20 @@ class Turn:
     usage: Usage = Usage()
     cancelling: bool = False
     failed: str = ""
+    joining: tuple[DeliveryId, ...] = ()
+    joining_bytes: int = 0
+    compacted: int = -1
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Compacting:
+    """The history is being made shorter. `begun`: the stream says so. `asked`: by somebody, between two turns."""
+
+    asked: bool
+    begun: bool = False
+    tries: int = 0
+    retry_at: Millis = NEVER
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -110,8 +145,10 @@ class Turn:
 class Snapshot:
     """A session between two commits.
 
-    `waiting` counts judged messages that no turn has used yet. `at` is the journal's position at the commit that wrote
-    this; events beyond it are appended ones that no commit has vouched for. `marks` are the places of the last turns' first facts.
+    `waiting` counts judged messages that no turn has used yet; `pending` are the controls kept until the turn is over; `ending`
+    is why the session ends; `context` how many tokens the provider counted last (0: it has not yet). `at` is the journal's position
+    at the commit that wrote this; events beyond it are appended ones that no commit has vouched for. `marks` are the places of the
+    last turns' first facts.
     """
 
     v: int = VERSION
@@ -122,10 +159,17 @@ class Snapshot:
     pending: tuple[str, ...] = ()
     usage: Usage = Usage()
     turn: Turn | None = None
-    last_turn: tuple[DeliveryId, ...] = ()
+    compacting: Compacting | None = None
+    ending: str = ""
+    context: int = 0
     marks: tuple[int, ...] = ()
     at: Position = Position()
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        """Whether what was judged has to wait: a turn is open, or the history is being made shorter."""
+        return self.turn is not None or self.compacting is not None
 
 
 EMPTY = Snapshot()

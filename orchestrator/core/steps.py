@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core.context import counted
 from orchestrator.core.fact import (
     CallStarted,
     ModelAnswered,
     ModelTryFailed,
+    StepCut,
     StepFailed,
     StepSettled,
     StepStarted,
@@ -17,6 +19,8 @@ from orchestrator.core.names import NEVER
 from orchestrator.core.snapshot import Call, CallState, Snapshot, Turn, Usage
 
 TOOL_CALLS = "tool-calls"
+CUT = "other"
+"""How a step ends whose model call was given up."""
 MODEL_TRIES = 3
 """How often a model call is tried in all."""
 
@@ -27,18 +31,8 @@ def _turn(snapshot: Snapshot) -> Turn:
 
 
 def start(snapshot: Snapshot, fact: StepStarted) -> Snapshot:
-    """The step is open and its model call is due."""
-    turn = replace(
-        _turn(snapshot),
-        step=fact.step,
-        step_open=True,
-        phase="model",
-        calls=(),
-        tries=0,
-        retry_at=NEVER,
-        finish="",
-        usage=Usage(),
-    )
+    """The step is open and its model call is due. Tries that have failed count on where a step was cut between them."""
+    turn = replace(_turn(snapshot), step=fact.step, step_open=True, phase="model", calls=(), finish="", usage=Usage())
     return replace(snapshot, turn=turn)
 
 
@@ -54,7 +48,7 @@ def answer(snapshot: Snapshot, fact: ModelAnswered) -> Snapshot:
         retry_at=NEVER,
         usage=fact.usage,
     )
-    return replace(snapshot, turn=turn, usage=snapshot.usage + fact.usage)
+    return replace(snapshot, turn=turn, usage=snapshot.usage + fact.usage, context=counted(fact.usage))
 
 
 def try_failed(snapshot: Snapshot, fact: ModelTryFailed) -> Snapshot:
@@ -80,12 +74,18 @@ def call_settled(snapshot: Snapshot, fact: ToolReturned) -> Snapshot:
 
 
 def settle(snapshot: Snapshot, fact: StepSettled) -> Snapshot:
-    """The step is closed. After tool calls the next one follows, else the turn ends."""
+    """The step is closed. After tool calls the next one follows, else the turn ends unless a message joins it."""
     turn = _turn(snapshot)
-    ahead = turn.step + 1 if fact.finish == TOOL_CALLS else turn.step
-    return replace(
-        snapshot, turn=replace(turn, step=ahead, step_open=False, phase="model", calls=(), finish=fact.finish)
-    )
+    closed = replace(turn, step=turn.step + 1, step_open=False, phase="model", calls=(), finish=fact.finish)
+    return replace(snapshot, turn=closed)
+
+
+def cut(snapshot: Snapshot, fact: StepCut) -> Snapshot:
+    """The step is closed without an answer; the next one asks with what has come in."""
+    turn = _turn(snapshot)
+    usage = Usage(unmeasured=fact.unmeasured)
+    closed = replace(turn, step=turn.step + 1, step_open=False, finish=TOOL_CALLS)
+    return replace(snapshot, turn=closed, usage=snapshot.usage + usage)
 
 
 def fail(snapshot: Snapshot, fact: StepFailed) -> Snapshot:

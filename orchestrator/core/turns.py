@@ -1,17 +1,44 @@
-"""Turns: how one begins, is told to stop, and ends."""
+"""Turns: how one begins, takes messages in, is told to stop, and ends."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from orchestrator.core.delivery import Head
-from orchestrator.core.fact import CancelAccepted, DeliveryDropped, Fact, TurnOutcome, TurnSettled, TurnStarted
+from orchestrator.core.fact import (
+    CancelAccepted,
+    DeliveryDropped,
+    DeliveryWaits,
+    Fact,
+    MessagesJoined,
+    MessageSteers,
+    TurnOutcome,
+    TurnSettled,
+    TurnStarted,
+)
 from orchestrator.core.names import Millis
-from orchestrator.core.snapshot import KEPT_TURNS, Snapshot, Turn
+from orchestrator.core.snapshot import KEPT_TURNS, MAX_DELIVERIES, MAX_TOGETHER_BYTES, Snapshot, Turn
+
+
+def together(first: Head, following: Sequence[Head]) -> tuple[Head, ...]:
+    """The messages that share a turn with `first`: those right behind it of the same person, who must be known."""
+    who, size = first.envelope.principal, first.envelope.size
+    found = [first]
+    if who is None:
+        return (first,)
+    for head in takewhile(lambda head: head.envelope.kind == "message", following):
+        size += head.envelope.size
+        fits = len(found) < MAX_DELIVERIES and size <= MAX_TOGETHER_BYTES
+        if not fits or not who.is_same(head.envelope.principal):
+            break
+        found.append(head)
+    return tuple(found)
 
 
 def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
-    """A message became a turn."""
+    """Messages became a turn."""
     turn = Turn(
         id=fact.turn,
         number=fact.number,
@@ -24,10 +51,50 @@ def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
         snapshot,
         next_turn=fact.number + 1,
         judged=max(snapshot.judged, fact.n),
-        waiting=snapshot.waiting - 1 if fact.waited else snapshot.waiting,
+        waiting=snapshot.waiting - fact.waited,
         started=True,
         turn=turn,
         marks=(*snapshot.marks, fact.mark)[-KEPT_TURNS:],
+    )
+
+
+def judge_message(turn: Turn, head: Head, at: Millis) -> Fact:
+    """A message while a turn is open joins it if its sender caused the turn and wants to steer it; else it waits."""
+    envelope = head.envelope
+    same = envelope.principal is turn.principal or (
+        turn.principal is not None and turn.principal.is_same(envelope.principal)
+    )
+    full = len(turn.deliveries) + len(turn.joining) >= MAX_DELIVERIES or (
+        turn.joining_bytes + envelope.size > MAX_TOGETHER_BYTES and bool(turn.joining)
+    )
+    if envelope.policy != "steer" or not same or full or turn.cancelling or turn.failed:
+        return DeliveryWaits(head.id, head.n, at)
+    working = turn.step_open and any(call.state != "settled" for call in turn.calls)
+    return MessageSteers(head.id, head.n, envelope.size, turn.id, turn.step, "tools" if working else "", at)
+
+
+def steer(snapshot: Snapshot, fact: MessageSteers) -> Snapshot:
+    """The message is taken in before the next model call; until then it waits."""
+    turn = snapshot.turn
+    assert turn is not None
+    joining, size = (*turn.joining, fact.delivery), turn.joining_bytes + fact.size
+    return replace(
+        snapshot,
+        judged=max(snapshot.judged, fact.n),
+        waiting=snapshot.waiting + 1,
+        turn=replace(turn, joining=joining, joining_bytes=size),
+    )
+
+
+def join(snapshot: Snapshot, fact: MessagesJoined) -> Snapshot:
+    """The messages are part of the turn."""
+    turn = snapshot.turn
+    assert turn is not None
+    deliveries = (*turn.deliveries, *fact.deliveries)
+    return replace(
+        snapshot,
+        waiting=snapshot.waiting - len(fact.deliveries),
+        turn=replace(turn, deliveries=deliveries, joining=(), joining_bytes=0, finish=""),
     )
 
 
@@ -53,6 +120,8 @@ def settled(turn: Turn, outcome: TurnOutcome, code: str, at: Millis) -> TurnSett
 
 
 def settle(snapshot: Snapshot) -> Snapshot:
-    """The turn is over; its delivery ids stay for what is said between the turns."""
-    assert snapshot.turn is not None
-    return replace(snapshot, turn=None, last_turn=snapshot.turn.deliveries)
+    """The turn is over."""
+    doing = snapshot.compacting
+    # What was looked at for this turn's next call is of no use any more.
+    compacting = doing if doing is not None and doing.asked else None
+    return replace(snapshot, turn=None, compacting=compacting)

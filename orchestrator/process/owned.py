@@ -42,7 +42,7 @@ class Owned:
         self.session = session
         self.token = token
         self.granted = granted
-        self.position: Position = granted.position
+        self.position: Position = replace(granted.position, fresh=granted.snapshot.at.fresh)
         self.snapshot: Snapshot = granted.snapshot
         self.heads = granted.heads
         self.attempt = granted.attempt + 1

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings
 from orchestrator.core.names import SessionId, Token
 from orchestrator.errors import JournalAway
-from orchestrator.journal import Journal, Reads
+from orchestrator.journal import Gone, Journal, Reads
 from orchestrator.journal.tails import Listener, news_channels
 from orchestrator.ports import Model, ModelLayer
 from orchestrator.process.history import Histories
@@ -30,7 +30,13 @@ from orchestrator.process.pump import Pump
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Address = tuple[str, str, str]
+"""Channel, address, and what kind of address it is."""
+Entries = Callable[[App, Sequence[Address], Sequence[str]], tuple[bytes, ...]]
+"""What has to be posted when these lines are committed, for a session with these addresses."""
 MOST_MISSED = 4096
+ERASED = "erased"
+"""What is said of a session that is not there any more."""
 
 
 def base36(number: int) -> str:
@@ -69,12 +75,14 @@ class Process:
         layer: ModelLayer | None = None,
         dice: Callable[[], float] = random.random,
         tool_threads: int = 256,
+        entries: Entries | None = None,
     ) -> None:
         self.app = app
         self.settings = settings
         self.journal = journal
         self.reads = reads
         self.clock = clock
+        self.entries = entries
         self.dice = dice
         self.pid = os.getpid()
         self.prefix = owner_prefix(worker_id(), self.pid)
@@ -156,7 +164,7 @@ class Process:
             self._empty.notify_all()
 
     def _heard(self, text: str) -> None:
-        name, number, _ = text.split(" ", 2)
+        name, number, kind = text.split(" ", 2)
         session, n = SessionId(name), int(number)
         with self._lock:
             owned = self._owned.get(session)
@@ -164,7 +172,9 @@ class Process:
                 self._missed[session] = n
                 while len(self._missed) > MOST_MISSED:
                     self._missed.popitem(last=False)
-        if owned is not None:
+        if owned is not None and kind == ERASED:
+            owned.lose(Gone())
+        elif owned is not None:
             owned.last_n = max(owned.last_n, n)
             owned.mailbox.put(NEWS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import orchestrator.ids as ids
 from orchestrator.clock import steady
@@ -12,7 +13,7 @@ from orchestrator.core.names import Millis, call_id, step_key
 from orchestrator.core.snapshot import MAX_CALLS, Call
 from orchestrator.core.steps import MODEL_TRIES
 from orchestrator.errors import OrchestratorError, UnreadableHistory
-from orchestrator.perform import Answered, Broke, ask_model, failed
+from orchestrator.perform import Answered, Broke, Say, ask_model, failed
 from orchestrator.ports import Answer, Model, ModelCall, ModelFailure, ToolBox, WrongCall
 from orchestrator.turn.hands import Hands
 
@@ -27,40 +28,68 @@ MOST_ID_CHARACTERS = 16_000
 
 
 def ask(hands: Hands) -> None:
-    """Call the model for the open step. What came of it is given to `hands`; nothing, if the turn was told to stop."""
+    """Call the model for the open step. What came of it is given to `hands`; nothing, if it was interrupted."""
     owned, process = hands.owned, hands.process
     made = _request(hands)
     if made is None:
-        return None
+        return
     model, call = made
     owned.open_stream(hands.turn)
 
     def say(kind: str, text: str) -> None:
-        if hung_up:
-            return
-        owned.busy_until = steady() + LONGEST_SILENCE
         if owned.say(kind, text):
             process.pump.hint(owned)
 
-    run = object()
+    match listen(hands, model, call, say):
+        case Answer() as answer:
+            _answered(hands, answer, call.tools)
+        case ModelFailure() as failure:
+            _broke(hands, failure)
+        case None:
+            return
+
+
+def listen(hands: Hands, model: Model, call: ModelCall, say: Say) -> Answer | ModelFailure | None:
+    """Call a model and hear it out. None: what came in has interrupted it, and nothing more of it is said."""
+    owned, process = hands.owned, hands.process
+    deciding = threading.Lock()
     hung_up = False
+
+    def heard(kind: str, text: str) -> None:
+        with deciding:
+            if hung_up:
+                return
+            if kind == "message" and text:
+                hands.call = "speaking"
+        owned.busy_until = steady() + LONGEST_SILENCE
+        say(kind, text)
+
+    run = object()
+    hands.call = "silent"
     owned.busy_until = steady() + LONGEST_SILENCE
-    running = ask_model(model, call, say, owned.mailbox, process.loops, run)
+    running = ask_model(model, call, heard, owned.mailbox, process.loops, run)
     try:
         while True:
             item = hands.hear(max(owned.busy_until - steady(), 0.001))
             if item is None and steady() >= owned.busy_until:
-                _broke(hands, ModelFailure("The model was silent for too long.", retryable=True))
-                return None
+                hands.call = ""
+                return ModelFailure("The model was silent for too long.", retryable=True)
             match item:
                 case Answered(run=ran, answer=answer) if ran is run:
-                    return _answered(hands, answer, call.tools)
+                    hands.call = ""
+                    return answer
                 case Broke(run=ran, failure=failure) if ran is run:
-                    return _broke(hands, failure)
-                case _ if hands.told_to_stop():
-                    return None
+                    hands.call = ""
+                    return failure
+                case _:
+                    # Text that is shown and a call that is cut exclude each other.
+                    with deciding:
+                        hung_up = hands.interrupted()
+                    if hung_up:
+                        return None
     finally:
-        hung_up = True
+        with deciding:
+            hung_up = True
         if not running.ended.is_set():
             running.cancel()
             running.ended.wait(HANG_UP_SECONDS)
@@ -145,11 +174,16 @@ def _broke(hands: Hands, failure: ModelFailure) -> None:
         return
     # What this try has shown does not count; the next one begins anew.
     hands.loose = hands.left_behind()
+    at = hands.process.clock.now()
+    hands.give(ModelTryFailed(turn.id, turn.step, code, again_at(hands, failure, tries), at))
+    where = step_key(turn.id, turn.step)
+    log.info("%s %s: try %d of the model call broke: %s", owned.session, where, tries, failure)
+
+
+def again_at(hands: Hands, failure: ModelFailure, tries: int) -> Millis:
+    """When a call that has broken `tries` times may be made again: later each time, or when the provider said so."""
     seconds = 2.0 ** (tries - 1) + 0.25 * hands.process.dice()
     if failure.retry_after is not None:
         # In this order: no number at all is no wait.
         seconds = min(max(0.0, failure.retry_after), LONGEST_WAIT)
-    at = hands.process.clock.now()
-    hands.give(ModelTryFailed(turn.id, turn.step, code, Millis(at + int(seconds * 1000)), at))
-    where = step_key(turn.id, turn.step)
-    log.info("%s %s: try %d of the model call broke: %s", owned.session, where, tries, failure)
+    return Millis(hands.process.clock.now() + int(seconds * 1000))

@@ -13,6 +13,7 @@ from orchestrator.core.snapshot import Call
 from orchestrator.errors import NotStorable
 from orchestrator.perform import Returned, ToolRun, failed, plain_json, run_tool
 from orchestrator.ports import WrongCall
+from orchestrator.process.owned import NEWS
 from orchestrator.state import SessionState, StateView
 from orchestrator.tool import Tool, ToolContext
 from orchestrator.turn.hands import Hands
@@ -49,13 +50,15 @@ class Calling:
             soonest = min((run.until for run in self._running), default=None)
             seconds = None if soonest is None or soonest == float("inf") else max(soonest - steady(), 0.001)
             item = hands.hear(seconds)
+            if item is NEWS and hands.unjudged() and not hands.interrupted():
+                return None  # whoever sent it is told what becomes of it
             if isinstance(item, Returned) and item.run is self:
                 self._returned(item)
                 # What is ready together is committed together.
                 for other in hands.ready():
                     self._returned(other)
                 return None
-            if hands.told_to_stop():
+            if hands.interrupted():
                 return self.stop()
             if self._time_out():
                 return None
@@ -96,7 +99,7 @@ class Calling:
             if not self._record(starts):
                 return False
             self._on_record.update(start.call for start in starts)
-            if hands.told_to_stop():
+            if hands.interrupted():
                 return False
             hands.look_at_the_lease()
         hands.owned.open_stream(turn)

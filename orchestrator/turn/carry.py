@@ -29,10 +29,12 @@ How = Literal["gone", "ended", "not_yours", "too_new", "leased", "later", "idle"
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What became of a wake: why the session was not ours, or how it was left, and how many steps were closed."""
+    """What became of a wake: why the session was not ours, or how it was left, how many steps were closed, and whether its outbox
+    has something to post."""
 
     how: How | Left | Literal["away", "draining", "alone", "given_back", "superseded", "unreadable"]
     steps: int = 0
+    out: bool = False
 
 
 def carry_on(process: Process, session: SessionId, *, alone: str = "") -> Carried:
@@ -54,7 +56,7 @@ def carry_on(process: Process, session: SessionId, *, alone: str = "") -> Carrie
                     # We asked just now, so it is the clock that was set: the next try must not be refused again.
                     process.clock.look()
                 _report_loss(process, session, lost_events)
-                return Carried(answer.why)
+                return Carried(answer.why, out=answer.out > 0)
             process.clock.heard(answer.at, asked_at)
             owned = Owned(session, token, answer, process.settings.lease_seconds, asked_at, process.clock.now)
             left = _drive(process, owned, lost_events, child=child)
@@ -84,7 +86,8 @@ def _drive(process: Process, owned: Owned, lost_events: int, *, child: bool) -> 
     driver = Driver(process, owned, lost_events)
     process.enter(owned)
     try:
-        return Carried(driver.run(), driver.steps)
+        left = driver.run()
+        return Carried(left, driver.steps, driver.has_posts)
     except Rewound as rewound:
         log.warning(
             "%s: the store has lost its tail: %d events are left of %d",

@@ -8,26 +8,28 @@ from typing import Literal
 
 from orchestrator.clock import steady
 from orchestrator.core.advance import Scene, next_effect, understands
-from orchestrator.core.effect import CallModel, RunTools, Wait
+from orchestrator.core.effect import CallModel, Compact, Effect, RunTools, Wait
 from orchestrator.core.event import Outcome
 from orchestrator.core.fact import CallStarted, TailLost
 from orchestrator.core.names import CallId, Millis
 from orchestrator.core.snapshot import READS
 from orchestrator.draft import Draft, Given, Ground, draft, started_step
 from orchestrator.journal import Done, Mode, News
+from orchestrator.journal.calling import MOST_HEADS
 from orchestrator.process.owned import READY_SECONDS, Owned
 from orchestrator.process.shared import Process
 from orchestrator.state import SessionState
 from orchestrator.turn.alone import FAULTS
 from orchestrator.turn.asking import ask
 from orchestrator.turn.calling import Calling
+from orchestrator.turn.compacting import compact
 from orchestrator.turn.hands import Hands, key_of_next
 
 SHORT_WAIT_MS = 2_000
 """A wait that is longer becomes a timer and frees the worker."""
 
-Left = Literal["chained", "parked", "too_new"]
-"""How a session was left: with a wake for its next step, without one, or for a worker that can read it."""
+Left = Literal["chained", "parked", "ended", "too_new"]
+"""How a session was left: with a wake for its next step, without one, for good, or for a worker that can read it."""
 
 
 class Driver:
@@ -45,6 +47,11 @@ class Driver:
         if owned.position.events < lost_events:
             self._hands.give(TailLost(owned.position.events, lost_events, None, 0, process.clock.now()))
 
+    @property
+    def has_posts(self) -> bool:
+        """Whether its outbox has something to post."""
+        return self._hands.has_posts
+
     # The loop ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> Left:
@@ -58,8 +65,8 @@ class Driver:
                 # What comes before an effect may take its time: a provider's library is loaded, a long history is read.
                 self._owned.busy_until = steady() + READY_SECONDS
                 made = self._draft()
-                between_turns = made.ended_turn or made.snapshot.turn is None
-                left = self._between_turns(made) if between_turns else self._within_turn(made)
+                effect = next_effect(made.snapshot, self._process.clock.now())
+                left = self._go_on(made, effect) if effect is not None else self._between_turns(made)
                 if left is not None:
                     return left
         finally:
@@ -67,6 +74,13 @@ class Driver:
             self._hands.let_go()
 
     def _between_turns(self, made: Draft) -> Left | None:
+        assert made.snapshot.turn is None, f"{self._owned.session}: an open turn without an effect"
+        if made.ended:
+            return "ended" if self._commit(made, "end") is not None else None
+        if made.snapshot.ending:
+            if self._commit(made, "keep") is not None:
+                self._hands.look_at_the_inbox()
+            return None
         more = made.snapshot.waiting > 0
         mode: Mode = "park" if not more else "chain" if self._share_done(made) else "keep"
         done = self._commit(made, mode)
@@ -76,14 +90,13 @@ class Driver:
             return "chained" if more else "parked"
         if self._share_done():
             return self._release()
-        self._hands.heads = self._process.repeat(lambda: self._process.reads.heads(self._owned.session, 0))
+        self._hands.look_at_the_inbox()
         if not self._hands.heads:
             return self._release()
         return None if any(map(understands, self._hands.heads)) else self.leave_for_newer()
 
-    def _within_turn(self, made: Draft) -> Left | None:
+    def _go_on(self, made: Draft, effect: Effect) -> Left | None:
         hands = self._hands
-        effect = next_effect(made.snapshot, self._process.clock.now())
         match effect:
             case Wait(until=until) if until - self._process.clock.now() > SHORT_WAIT_MS:
                 done = self._commit(made, "park")
@@ -93,19 +106,27 @@ class Driver:
             case Wait(until=until):
                 if self._commit(made, "keep") is not None:
                     self._wait(until)
-            case CallModel() | RunTools():
-                if started_step(made) and self._share_done(made):
+            case CallModel() | RunTools() | Compact():
+                if (started_step(made) or made.ended_turn) and self._share_done(made):
                     return "chained" if self._commit(made, "chain") is not None else None
-                if self._commit(made, "keep") is None or hands.told_to_stop():
+                if self._commit(made, "keep") is None:
+                    return None
+                if len(hands.heads) >= MOST_HEADS:
+                    hands.look_for_news()
+                if hands.interrupted():
                     return None
                 hands.look_at_the_lease()
-                if isinstance(effect, CallModel):
-                    ask(hands)
-                else:
-                    self._calling.run()
-            case None:
-                raise AssertionError(f"{self._owned.session}: an open turn without an effect")
+                self._perform(effect)
         return None
+
+    def _perform(self, effect: CallModel | RunTools | Compact) -> None:
+        match effect:
+            case CallModel():
+                ask(self._hands)
+            case RunTools():
+                self._calling.run()
+            case Compact():
+                compact(self._hands, effect)
 
     def _wait(self, until: Millis) -> None:
         """A short wait in place; news and leaving end it."""
@@ -134,6 +155,18 @@ class Driver:
 
     def _draft(self) -> Draft:
         owned, hands = self._owned, self._hands
+        at, deadline = self._process.clock.now(), owned.granted.deadline
+        scene = Scene(
+            at=at,
+            agent=hands.agent.name,
+            model=hands.model_name,
+            seq=0,
+            events=0,
+            call=hands.call,
+            most_tokens=int(hands.agent.compact_at * hands.window),
+            all_in=hands.all_in,
+            expired=0 < deadline <= at,
+        )
         ground = Ground(
             session=owned.session,
             snapshot=owned.snapshot,
@@ -141,10 +174,11 @@ class Driver:
             fact_base=owned.granted.fact_base,
             attempt=owned.attempt,
             token=owned.token,
-            scene=Scene(self._process.clock.now(), hands.agent.name, hands.model_name, 0, 0),
+            scene=scene,
             layer=self._process.layer,
             pinned=hands.pinned,
             load=hands.bodies,
+            posts=hands.posts,
             outcomes=dict(self._outcomes),
         )
         return draft(ground, hands.given, hands.heads, hands.loose)
@@ -179,7 +213,8 @@ class Driver:
     def _wrote(self, made: Draft, done: Done) -> None:
         hands = self._hands
         hands.given, hands.loose, hands.heads = [], None, done.heads
-        hands.wrote(made.rows)
+        hands.all_in, hands.call = False, ""
+        hands.wrote(made.rows, made.new_gen)
         self._state.committed()
         if made.closed_step:
             self.steps += 1

@@ -13,7 +13,7 @@ from typing import NoReturn, cast
 
 from orchestrator.agent import Agent, Instructions
 from orchestrator.clock import steady
-from orchestrator.core.advance import understands
+from orchestrator.core.advance import InFlight, interrupts, understands
 from orchestrator.core.delivery import Body, Head
 from orchestrator.core.event import NO_BODIES, Bodies
 from orchestrator.core.fact import Fact, StepFailed
@@ -22,10 +22,11 @@ from orchestrator.core.snapshot import Turn
 from orchestrator.draft import Given, Loose
 from orchestrator.errors import JournalAway, UnreadableHistory
 from orchestrator.journal import Behind, Gone, Superseded
+from orchestrator.journal.calling import MOST_HEADS
 from orchestrator.perform import ERROR_LIMIT, Returned, Stop, plain_json
 from orchestrator.process.history import History, Messages, row_id
 from orchestrator.process.owned import DRAIN, NEWS, Owned
-from orchestrator.process.shared import Process
+from orchestrator.process.shared import Address, Process
 from orchestrator.tool import SessionView
 
 log = logging.getLogger(__name__)
@@ -64,11 +65,16 @@ class Hands:
         self.owned = owned
         self.given: list[Given] = []
         self.heads: tuple[Head, ...] = owned.heads
+        self.all_in = not owned.snapshot.busy and len(owned.heads) < MOST_HEADS
+        self.call: InFlight = ""
         self.asked: dict[CallId, object] = {}
         self.loose = self.left_behind()
         self._headless = ""
         self._look_again = False
         self._agent: Agent | None = None
+        self._window: int | None = None
+        self._addresses: Sequence[Address] | None = None
+        self.has_posts = owned.granted.out > 0
         self._bodies: dict[DeliveryId, Body] = {}
         self._kept = process.histories.take(owned.session)
         self._history = self._remembered()
@@ -84,6 +90,10 @@ class Hands:
     def give(self, fact: Fact, bodies: Bodies = NO_BODIES, answer: bytes = b"") -> None:
         """Something has happened; the next commit writes it."""
         self.given.append(Given(fact, bodies, answer))
+
+    def give_generation(self, fact: Fact, messages: Sequence[bytes], kept: Sequence[bytes]) -> None:
+        """The history was made anew: messages to be stored, then rows that stay as they are."""
+        self.given.append(Given(fact, generation=(messages, kept)))
 
     def fail_step(self, code: str, text: str, details: Mapping[str, object] | None = None) -> None:
         """The step cannot go on, and its turn with it."""
@@ -110,7 +120,7 @@ class Hands:
             item = self.owned.mailbox.get(timeout=seconds) if seconds is not None else self.owned.mailbox.get()
         except Empty:
             if self._look_again:
-                self._look_for_news()
+                self.look_for_news()
             return None
         match item:
             case Behind() | Superseded() | Gone():
@@ -120,7 +130,7 @@ class Hands:
             case _ if item is DRAIN:
                 raise GiveBack()
             case _ if item is NEWS:
-                self._look_for_news()
+                self.look_for_news()
                 return NEWS
         return item
 
@@ -137,27 +147,36 @@ class Hands:
         for item in others:
             self.owned.mailbox.put(item)
 
-    def _look_for_news(self) -> None:
-        above = max([self.owned.snapshot.judged, *(head.n for head in self.heads)])
+    def look_for_news(self) -> None:
+        """Take in all that has come in and is not known yet."""
         try:
-            self.take_in(self.process.reads.heads(self.owned.session, above))
+            more = True
+            while more:
+                above = max([self.owned.snapshot.judged, *(head.n for head in self.heads)])
+                found = self.process.reads.heads(self.owned.session, above)
+                self.take_in(found)
+                more = len(found) >= MOST_HEADS
             self._look_again = False
         except JournalAway:
             self._look_again = True
+
+    def look_at_the_inbox(self) -> None:
+        """What waits, from the first on; between two turns everything may be used."""
+        self.heads = self.process.repeat(lambda: self.process.reads.heads(self.owned.session, 0))
+        self.all_in = len(self.heads) < MOST_HEADS
 
     def take_in(self, heads: Sequence[Head]) -> None:
         """These came in; the next draft says what they mean."""
         known = {head.id: head for head in (*self.heads, *heads)}
         self.heads = tuple(sorted(known.values(), key=lambda head: head.n))
 
-    def told_to_stop(self) -> bool:
-        """Whether what has come in means that the turn must stop: the draft says so."""
-        judged, turn = self.owned.snapshot.judged, self.owned.snapshot.turn
-        return any(
-            head.envelope.kind == "cancel" and head.n > judged and turn and head.envelope.guard in ("", turn.id)
-            for head in self.heads
-            if understands(head)
-        )
+    def interrupted(self) -> bool:
+        """Whether what has come in means that what is being done has to stop: the draft says why."""
+        return any(interrupts(self.owned.snapshot, head, self.call) for head in self.heads)
+
+    def unjudged(self) -> bool:
+        """Whether something has come in that the next draft can say something about."""
+        return any(head.n > self.owned.snapshot.judged for head in self.heads if understands(head))
 
     # Whether it is still ours -----------------------------------------------------------------------------------------
 
@@ -209,6 +228,14 @@ class Hands:
         named = self.process.settings.model or self.agent.model or ""
         return named if isinstance(named, str) else named.name
 
+    @property
+    def window(self) -> int:
+        """How many tokens its model takes in at once; 0 where nobody knows."""
+        if self._window is None:
+            told = self.agent.context_window or self.process.layer.context_tokens(self.model_name)
+            self._window = told or 0
+        return self._window
+
     def session_view(self) -> SessionView:
         """The session as tools and instructions see it."""
         turn = self.owned.snapshot.turn
@@ -245,14 +272,27 @@ class Hands:
             self._bodies = self.process.repeat(lambda: self.process.reads.bodies(self.owned.session, missing))
         return {name: self._bodies[name] for name in deliveries if name in self._bodies}
 
+    def posts(self, lines: Sequence[str]) -> tuple[bytes, ...]:
+        """What the channels of the App are to be told of events, as entries of the outbox."""
+        entries = self.process.entries
+        if entries is None or not lines:
+            return ()
+        if self._addresses is None:
+            self._addresses = self.process.repeat(lambda: self.process.reads.addresses(self.owned.session))
+        found = entries(self.process.app, self._addresses, lines)
+        self.has_posts = self.has_posts or bool(found)
+        return found
+
     def messages(self) -> Messages:
         """The whole history as messages, read when they are first looked at."""
         if self._history is None:
             self._history = self._loaded(self._kept, self.owned.position.gen, self.owned.position.rows)
         return Messages(self._history, self.process.layer.read)
 
-    def wrote(self, rows: Sequence[bytes]) -> None:
-        """Rows that a commit has added."""
+    def wrote(self, rows: Sequence[bytes], new_gen: int | None) -> None:
+        """Rows that a commit has added, or that begin a new generation."""
+        if new_gen is not None:
+            self._history = History(self.owned.session, new_gen)
         if self._history is not None:
             self._history.add(rows)
 

@@ -213,13 +213,13 @@ def test_a_session_with_a_row_of_a_newer_version_waits_for_a_newer_worker(
     world.say(session, "two")
     assert world.run(session) == ["too_new"]
     assert world.worker.view(session).status == "needs_newer_worker"
-    world.say(session, "three")
+    world.say(session, "three", policy="queue")
     assert world.run(session) == ["too_new"]
     assert world.fields(session)["token"] == ""
     assert "turn.failed" not in world.types(session)
 
     world.kill(world.worker)
-    monkeypatch.setattr("orchestrator.journal.journal.READS", 2)
+    monkeypatch.setattr("orchestrator.journal.ownership.READS", 2)
     world.client.lset(key, 1, readable)
     world.run(session)
     assert world.history(session)[2:] == [

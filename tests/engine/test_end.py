@@ -34,7 +34,7 @@ def test_an_engine_that_was_used_and_closed_leaves_no_thread_and_no_descriptor(u
 
 def use(engine: Engine) -> None:
     """A turn, and a reader who waits for it."""
-    session, _ = engine.create(HELLO)
+    session = engine.create(HELLO).session
     ear = engine.tails.wait_beside(session)
     while engine.carry_on(session).how == "chained":
         pass

@@ -170,7 +170,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> None:
     def understands(head: Head) -> bool:
         return True
 
-    def judge(snapshot: object, head: Head, scene: object) -> object:
+    def judge(snapshot: object, head: Head, scene: object, following: object = ()) -> object:
         kind = "message" if head.envelope.v == 1 and head.envelope.kind == "message" else "nothing"
         known = replace(head, envelope=replace(head.envelope, kind=kind, v=1))
         return old(snapshot, known, scene)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("orchestrator.draft", "orchestrator.turn.driver", "orchestrator.turn.hands"):
         monkeypatch.setattr(f"{module}.understands", understands)
     monkeypatch.setattr("orchestrator.draft.judge", judge)
-    monkeypatch.setattr("orchestrator.journal.journal.READS", READS + 1)
+    monkeypatch.setattr("orchestrator.journal.ownership.READS", READS + 1)
 
 
 @pytest.mark.parametrize("envelope", UNKNOWN, ids=IDS)

@@ -151,7 +151,7 @@ def test_a_message_during_a_timer_waits_for_its_turn(world: World) -> None:
     )
     session = world.create()
     world.run(session)
-    world.say(session, "second")
+    world.say(session, "second", policy="queue")
     assert world.run(session) == ["parked"]
     assert world.worker.view(session).status == "waiting_for_timer"
     assert len(world.requests) == 1

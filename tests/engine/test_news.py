@@ -160,9 +160,9 @@ def test_a_cancel_leaves_the_messages_behind_it_alone(world: World) -> None:
 
 @pytest.mark.parametrize("how", [None, "crash before", "crash after", "executed late"])
 @pytest.mark.parametrize("at", MOMENTS, ids=name)
-def test_a_message_at_any_moment_has_a_turn_of_its_own(world: World, at: int, how: How | None) -> None:
+def test_a_queued_message_at_any_moment_has_a_turn_of_its_own(world: World, at: int, how: How | None) -> None:
     shop(world)
-    at_moment(world, at, lambda session: world.say(session, "Thanks"))
+    at_moment(world, at, lambda session: world.say(session, "Thanks", policy="queue"))
     world.traffic.fault = Fault(at, how) if how else None
     session = world.create("A book, please.")
     world.run(session)
@@ -171,13 +171,13 @@ def test_a_message_at_any_moment_has_a_turn_of_its_own(world: World, at: int, ho
 
 
 @pytest.mark.parametrize("steps_per_task", [1, 50])
-def test_messages_at_all_moments_have_their_turns_in_order(world: World, steps_per_task: int) -> None:
+def test_queued_messages_at_all_moments_have_their_turns_in_order(world: World, steps_per_task: int) -> None:
     world.change(steps_per_task=steps_per_task)
     shop(world)
 
     def before(place: int, verb: str) -> None:
         if 0 < place < 20:
-            world.say(world.sessions[0], str(place))
+            world.say(world.sessions[0], str(place), policy="queue")
 
     world.traffic.before = before
     session = world.create("A book, please.")
