@@ -1,8 +1,11 @@
 """What is remembered: the only place that knows Redis. One Lua script per verb; `keys.py` tells the story of the data."""
 
 from orchestrator.journal.answers import (
+    Address,
+    AdmissionKey,
     Admitted,
     Appended,
+    Arrived,
     Behind,
     Committed,
     Done,
@@ -11,6 +14,7 @@ from orchestrator.journal.answers import (
     Mode,
     News,
     Operation,
+    Out,
     Refused,
     Superseded,
     View,
@@ -21,8 +25,11 @@ from orchestrator.journal.journal import Journal
 from orchestrator.journal.reads import Reads
 
 __all__ = [
+    "Address",
+    "AdmissionKey",
     "Admitted",
     "Appended",
+    "Arrived",
     "Behind",
     "Committed",
     "Done",
@@ -32,6 +39,7 @@ __all__ = [
     "Mode",
     "News",
     "Operation",
+    "Out",
     "Reads",
     "Refused",
     "Superseded",

@@ -10,6 +10,8 @@ from orchestrator.core.names import NEVER, DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import READS, Position, Principal, Snapshot
 from orchestrator.ids import address_shard, operation_key
 
+Outcome = Literal["taken", "cancelling", "other_turn", "nothing_runs"]
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -39,8 +41,46 @@ class Admitted:
     session: SessionId
     again: bool
     at: Millis
-    outcome: Literal["taken", "cancelling", "other_turn", "nothing_runs"] = "taken"
+    outcome: Outcome = "taken"
     n: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionKey:
+    """A key under which something came to a door, and the digest of what it stands for; an empty one is not compared."""
+
+    key: str
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What came to an address was accepted, now or before (`again`): by which session, under which id, and whether it began with it."""
+
+    session: SessionId
+    delivery: DeliveryId
+    started: bool
+    again: bool
+    outcome: Outcome
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One of a session's addresses."""
+
+    channel: str
+    text: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """An entry of an outbox. Its number is its own for ever. `done`: the journal has seen to it."""
+
+    number: int
+    entry: bytes
+    done: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,24 @@ def keys(prefix: str, session: str) -> Keys:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """An address, or a channel as a whole: where it leads, and the keys that have come to it."""
+
+    key: str
+    shard: str
+    address: str
+    admissions: str
+    by_age: str
+    base: str
+
+
+def door(prefix: str, key: str, shard: str) -> Door:
+    """The keys of a door."""
+    base = f"{prefix}:{{{shard}}}:"
+    return Door(key, shard, f"{base}adr:{key}", f"{base}adm:{key}", base + "adms", base)
+
+
 def shard_key(prefix: str, shard: str, name: str) -> str:
     """A key or channel of a shard: due, tidy, index, tail, news."""
     return f"{prefix}:{{{shard}}}:{name}"

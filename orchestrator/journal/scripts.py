@@ -61,4 +61,8 @@ def script(name: str) -> Script:
     return Script(name)
 
 
-VERBS = ("create", "deliver", "own", "commit", "append", "renew", "release", "disown", "due", "prune", "heartbeat")
+VERBS = (
+    *("create", "deliver", "arrive", "reserve", "list_address", "take_address", "drop_address"),
+    *("own", "commit", "append", "renew", "release", "disown", "take_out", "settle_out"),
+    *("due", "prune", "forget", "erase", "heartbeat"),
+)

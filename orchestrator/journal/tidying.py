@@ -1,6 +1,7 @@
-"""Putting a stream in order: deltas of closed steps become stubs, ten minutes after their step was closed.
+"""What the keeper does itself: old deltas become stubs, sessions whose time is over are erased.
 
-A reader that comes later gets the text from `message.completed`; the deltas keep their index, id and coordinates.
+Deltas of closed steps are pruned ten minutes after their step was closed. A reader that comes later gets the text from
+`message.completed`; the deltas keep their index, id and coordinates.
 """
 
 from __future__ import annotations
@@ -71,12 +72,17 @@ class _Look:
 
 
 def tidy(journal: Journal, session: SessionId, now_ms: int) -> int:
-    """Prune what may be pruned, and say when to look again. Returns how many deltas became stubs. Safe to repeat."""
+    """Erase the session if its time has come, or go on with an erasure; else prune what may be pruned, and say when to look again.
+    Returns how many deltas became stubs. Safe to repeat."""
     keys = journal.keys(session)
     with spoken():
-        fields = cast("list[bytes | None]", journal.client.hmget(keys.own, "pruned", "events"))
+        fields = cast("list[bytes | None]", journal.client.hmget(keys.own, "pruned", "events", "erase_at"))
     if fields[1] is None:
         journal.prune(session, 0, 0, [])
+        return 0
+    if fields[2] is not None and int(fields[2]) <= now_ms:
+        while not journal.erase(session):
+            pass
         return 0
     index, events = int(fields[0] or 0), int(fields[1])
     look, replaced = _Look(now_ms - journal.tidy_ms), 0

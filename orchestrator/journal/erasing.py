@@ -1,0 +1,44 @@
+"""Erasing a session: nothing that names it is left, and nothing that comes late brings it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.core.names import SessionId
+from orchestrator.ids import erased_key
+from orchestrator.journal.addresses import Addresses
+from orchestrator.journal.scripts import Value
+
+DOORS = 16
+"""Addresses that one call lets go of."""
+
+
+class Erasing(Addresses):
+    """Erase."""
+
+    def erase(self, session: SessionId) -> bool:
+        """Do a piece of a session's erasure. True when nothing is left of it, also if there is no such session. Call it until then; the
+        keeper goes on if nobody does. From the first call on it is gone for all others. Raises `JournalAway`.
+        """
+        if self._erase(session, "begin")[0] == b"gone":
+            return True
+        named = list(self._list(session))
+        for key in named[:DOORS]:
+            self.drop_key(session, key)
+            self._forget_door(session, key)
+        if named:
+            self._erase(session, "forgotten", rest=named[:DOORS])
+        if len(named) > DOORS:
+            return False
+        gen = 0
+        while gen >= 0:
+            gen = int(self._erase(session, "bodies", gen)[1])
+        self._erase(session, "end")
+        return True
+
+    def _erase(
+        self, session: SessionId, step: str, gen: int = 0, rest: list[Value] | list[str] | None = None
+    ) -> list[Any]:
+        keys = self.keys(session)
+        named = {"grave": erased_key(session), "step": step, "hist": keys.hist(0)[:-1], "gen": gen}
+        return self._run("erase", keys, named, rest or ())

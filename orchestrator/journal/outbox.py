@@ -1,0 +1,33 @@
+"""The outbox: what a session has to do elsewhere, written by its own commits, done after them and at least once."""
+
+from __future__ import annotations
+
+from orchestrator.core.names import SessionId
+from orchestrator.journal.addresses import Addresses
+from orchestrator.journal.answers import Out
+
+DROP = b"\0drop "
+"""How the entries begin that an end leaves for addresses of other shards."""
+
+
+class Outbox(Addresses):
+    """Take out, settle."""
+
+    def take_out(self, session: SessionId, holder: str, lease_ms: int = 30_000, most: int = 64) -> list[Out]:
+        """The first entries of a session's outbox, if nobody else holds it; nobody else gets them for `lease_ms`. Address drops among
+        them are carried out here and come back as `done`. Settle what you took, with the same `holder`. Raises `JournalAway`."""
+        answer = self._run("take_out", self.keys(session), {"holder": holder, "lease_ms": lease_ms, "most": most})
+        if answer[0] != b"done":
+            return []
+        taken = []
+        for number, entry in enumerate(answer[2], answer[1]):
+            drop = entry.startswith(DROP)
+            if drop:
+                self.drop_key(session, entry.removeprefix(DROP).decode())
+            taken.append(Out(number, entry, drop))
+        return taken
+
+    def settle_out(self, session: SessionId, holder: str, done: int, retry_in_ms: int = 0) -> int:
+        """The first `done` entries are done with. Returns how many are left; they are looked at again in `retry_in_ms`. Safe to repeat."""
+        answer = self._run("settle_out", self.keys(session), {"holder": holder, "done": done, "retry_ms": retry_in_ms})
+        return int(answer[1]) if answer[0] == b"done" else 0
