@@ -16,6 +16,7 @@ from orchestrator.engine import Engine
 from orchestrator.errors import OrchestratorError, RequestUnknown, SessionNotActive, SessionNotFound
 from web import access, cors, problems, schema
 from web.access import caller
+from web.channels import mount_channels
 from web.front import Front
 from web.info import info
 from web.problems import reply
@@ -53,6 +54,7 @@ def mount(blueprint: Blueprint, front: Front) -> None:
             add("/session/<session>", views.view, "GET")
             add("/session/<session>", views.erase, "DELETE")
             add("/sessions", views.sessions, "GET")
+    mount_channels(blueprint, front)
     blueprint.before_request(_open_the_door(front))
     blueprint.after_request(cors.after(front.settings.origins))
     blueprint.register_error_handler(Exception, problems.answer)

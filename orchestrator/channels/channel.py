@@ -16,30 +16,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from orchestrator.core.delivery import Body, Part
+from orchestrator.core.delivery import Body, Control, Part
 from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import Principal
-from orchestrator.errors import BadRequest, ConfigError, OrchestratorError, Unauthorized
+from orchestrator.errors import BadRequest, ConfigError, Unauthorized
 from orchestrator.tool import NAME
 
 Policy = Literal["", "steer", "queue"]
-Control = Literal["cancel", "clear", "compact", "reset"]
-Kind = Literal["message", "cancel", "clear", "compact", "reset"]
+Order = Literal["cancel"] | Control
+Kind = Literal["message"] | Order
 Message = str | Sequence[Mapping[str, Any]] | Body
 """A text, or a list of parts as the HTTP API has them, or what came of one."""
-CONTROLS: tuple[Control, ...] = ("cancel", "clear", "compact", "reset")
+ORDERS: tuple[Order, ...] = ("cancel", "clear", "compact", "reset")
+KINDS: tuple[Kind, ...] = ("message", *ORDERS)
 MAX_ADDRESS_BYTES = 1024
 ALL = "*"
 
 
 class NotVerified(Unauthorized):
     """This request could not be verified."""
-
-
-class ChannelNotFound(OrchestratorError):
-    """There is no channel {channel} that takes webhooks."""
-
-    code, status = "channel_not_found", 404
 
 
 # What comes in ------------------------------------------------------------------------------------------------------------

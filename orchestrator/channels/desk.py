@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
-from orchestrator.core.delivery import Body
+from orchestrator.core.delivery import Body, Control
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
 
@@ -71,10 +71,11 @@ class Desk(Protocol):
         self,
         channel: str,
         address: str,
-        kind: str,
+        kind: Literal["cancel"] | Control,
         *,
         turn: str = "",
         principal: Principal | None = None,
+        delivery: DeliveryId | None = None,
         reason: str = "",
     ) -> Arrival:
         """A control of the session at an address."""
@@ -96,12 +97,14 @@ class Desk(Protocol):
         """Stop a session's turn."""
         ...
 
-    def control(self, session: SessionId, kind: str, *, principal: Principal | None = None, reason: str = "") -> object:
+    def control(
+        self, session: SessionId, kind: Control, *, principal: Principal | None = None, reason: str = ""
+    ) -> object:
         """Clear, compact or reset a session."""
         ...
 
-    def reserve(self, channel: str, key: str, digest: str) -> str:
-        """`new`, or `again` if this key came before with the same digest."""
+    def reserve(self, channel: str, key: str, digest: str) -> object:
+        """Remember what a channel's key came with. Raises `DeliveryKeyReused` for another digest under it."""
         ...
 
     def resolve(self, channel: str, address: str) -> SessionId | None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from orchestrator.channels.channel import Channel, Incoming, Reply, Request, address_of, body_of
+import orchestrator.ids as ids
+from orchestrator.channels.channel import KINDS, Channel, Incoming, Reply, Request, address_of, body_of
 from orchestrator.channels.desk import Desk
 from orchestrator.core.delivery import Body
 from orchestrator.core.names import DeliveryId, SessionId
@@ -45,6 +46,8 @@ def read(channel: Channel, request: Request) -> Wanted | Reply | None:
     found = channel.parse(request)
     if not isinstance(found, Incoming):
         return found
+    if found.kind not in KINDS:
+        raise BadRequest(problem=f"{found.kind!r} is no kind of request.")
     address_of(found.address)
     body = body_of(found.message) if found.kind == "message" else None
     return Wanted(
@@ -63,15 +66,18 @@ def admit(desk: Desk, channel: Channel, wanted: Wanted, delivery: DeliveryId) ->
     Raises `DeliveryKeyReused`, `InboxFull`, `BadRequest`, `JournalFull`, `JournalAway`.
     """
     incoming = wanted.incoming
-    known = bool(wanted.key) and desk.reserve(channel.name, wanted.key, wanted.digest) == "again"
+    if wanted.key:
+        desk.reserve(channel.name, wanted.key, wanted.digest)
+        # Of the sender's own words, so that it is the same for each webhook with this id.
+        delivery = ids.keyed_delivery(f"{channel.name}/{incoming.address}", wanted.principal, wanted.key)
     if wanted.body is None:
-        return _control(desk, channel, wanted, known=known)
+        return _control(desk, channel, wanted, delivery)
     arrived = desk.arrive(
         channel.name,
         incoming.address,
         wanted.body,
         principal=wanted.principal,
-        agent=incoming.agent or channel.agent or None,
+        agent=incoming.agent or None,
         policy=incoming.turn_policy,
         delivery=None if wanted.key else delivery,
         key=wanted.key,
@@ -81,12 +87,10 @@ def admit(desk: Desk, channel: Channel, wanted: Wanted, delivery: DeliveryId) ->
     return Admitted(arrived.session, arrived.delivery)
 
 
-def _control(desk: Desk, channel: Channel, wanted: Wanted, *, known: bool) -> Admitted:
+def _control(desk: Desk, channel: Channel, wanted: Wanted, delivery: DeliveryId) -> Admitted:
     incoming = wanted.incoming
-    if incoming.kind not in ("cancel", "clear", "compact", "reset"):
-        raise BadRequest(problem=f"{incoming.kind!r} is no kind of request.")
-    if known:
-        return Admitted(None)
+    if incoming.kind == "message":
+        raise BadRequest(problem="A message without a text.")
     try:
         arrived = desk.control_at(
             channel.name,
@@ -94,6 +98,7 @@ def _control(desk: Desk, channel: Channel, wanted: Wanted, *, known: bool) -> Ad
             incoming.kind,
             turn=incoming.turn,
             principal=wanted.principal,
+            delivery=delivery,
             reason=incoming.reason,
         )
     except SessionNotActive:

@@ -8,17 +8,35 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from orchestrator.agent import App
 from orchestrator.channels.channel import Channel, Event
 from orchestrator.core.names import SessionId
 from orchestrator.ids import address_key
 
-Address = tuple[str, str, str]
-"""Channel, address, kind of address."""
 VERSION = 1
 OPERATION = "op"
 """The kind of an address that is no way to a conversation: the key of a create."""
+
+
+class Address(Protocol):
+    """One of a session's addresses, as the journal lists them."""
+
+    @property
+    def channel(self) -> str:
+        """Whose it is."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The name of the conversation there."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Whether it is a way to a conversation."""
+        ...
 
 
 class UnreadableEntry(Exception):
@@ -80,7 +98,7 @@ def entries(app: App, addresses: Sequence[Address], events: Iterable[str]) -> tu
 
 
 def _addresses(channel: Channel, addresses: Sequence[Address]) -> list[str]:
-    return [address for name, address, kind in addresses if name == channel.name and kind != OPERATION]
+    return [one.text for one in addresses if one.channel == channel.name and one.kind != OPERATION]
 
 
 def _of(channel: Channel, addresses: list[str], line: str) -> Iterator[Entry]:

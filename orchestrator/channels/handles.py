@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from orchestrator.channels.channel import Message, Policy, address_of, body_of, check_name
+from orchestrator.channels.channel import Message, Order, Policy, address_of, body_of, check_name
 from orchestrator.channels.desk import Desk
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
@@ -121,7 +121,7 @@ class AddressHandle:
         return self._desk().resolve(self.channel, self.address)
 
     def _control(
-        self, kind: str, principal: Principal | None, *, turn: str = "", reason: str = ""
+        self, kind: Order, principal: Principal | None, *, turn: str = "", reason: str = ""
     ) -> SessionId | None:
         try:
             found = self._desk().control_at(

@@ -49,9 +49,7 @@ def _post_all(process: Process, session: SessionId) -> int:
     posted = 0
     while posted < MOST_AT_ONCE and not process.draining.is_set():
         # One at a time: what was posted and not yet settled when a process dies is posted again.
-        taken = process.repeat(
-            lambda: process.journal.take_out(session, holder, lease_ms, 1), patience=PATIENCE
-        )
+        taken = process.repeat(lambda: process.journal.take_out(session, holder, lease_ms, 1), patience=PATIENCE)
         if not taken.entries:
             return posted
         pause = _post(process, session, taken.entries[0], taken.tries)

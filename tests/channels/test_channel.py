@@ -12,6 +12,7 @@ from orchestrator.channels.channel import Headers, body_of
 from orchestrator.channels.entries import Entry, UnreadableEntry
 from orchestrator.core.names import SessionId
 from orchestrator.errors import BadRequest, ConfigError, Unauthorized
+from orchestrator.journal import Address
 
 SESSION = SessionId("ses_01JQ2M8V6W3C4D5E6F7G8H9J0KA7")
 
@@ -125,9 +126,7 @@ def test_methods_of_a_class_hear_too() -> None:
 
     channel = Tickets("tickets")
     assert [handler.name for handler in channel.handlers("turn.failed")] == ["sorry", "on_event"]
-    told = channel.handlers("turn.failed")[0].run(
-        Event("turn.failed", {}, {}), ReplyTo("tickets", "a", SESSION, "key")
-    )
+    told = channel.handlers("turn.failed")[0].run(Event("turn.failed", {}, {}), ReplyTo("tickets", "a", SESSION, "key"))
     assert told == "tickets turn.failed"
 
 
@@ -166,7 +165,7 @@ def tickets() -> Channel:
 
 def test_there_is_an_entry_for_each_event_address_and_handler_in_the_order_of_the_events(tickets: Channel) -> None:
     lines = [line("turn.started"), line("message.completed"), line("turn.failed")]
-    found = entries(of(Channel("other"), tickets), [("tickets", "t-1", "adr")], lines)
+    found = entries(of(Channel("other"), tickets), [Address("tickets", "t-1", "channel")], lines)
     assert unpacked(found) == [
         ("tickets", "answer", "t-1", "message.completed"),
         ("tickets", "log", "t-1", "message.completed"),
@@ -177,7 +176,7 @@ def test_there_is_an_entry_for_each_event_address_and_handler_in_the_order_of_th
 def test_a_session_without_an_address_of_the_channel_leaves_nothing(tickets: Channel) -> None:
     lines = [line("message.completed")]
     assert entries(of(tickets), [], lines) == ()
-    assert entries(of(tickets), [("other", "t-1", "adr"), ("tickets", "key", "op")], lines) == ()
+    assert entries(of(tickets), [Address("other", "t-1", "channel"), Address("tickets", "key", "op")], lines) == ()
 
 
 def test_only_an_app_whose_channels_are_heard_has_to_look_for_addresses(tickets: Channel) -> None:
@@ -187,7 +186,7 @@ def test_only_an_app_whose_channels_are_heard_has_to_look_for_addresses(tickets:
 
 
 def test_posts_of_one_event_to_two_addresses_have_two_keys(tickets: Channel) -> None:
-    addresses = [("tickets", name, "adr") for name in ("t-2", "t-1")]
+    addresses = [Address("tickets", name, "channel") for name in ("t-2", "t-1")]
     found = [Entry.unpack(one) for one in entries(of(tickets), addresses, [line("turn.failed", "evt_7")])]
     keys = [one.key(SESSION, one.event) for one in found]
     assert keys[0] == f"{SESSION}/evt_7/log"
@@ -207,5 +206,3 @@ def test_an_entry_keeps_its_line_to_the_letter(text: str) -> None:
 def test_an_entry_of_another_version_is_told_apart(packed: bytes) -> None:
     with pytest.raises(UnreadableEntry):
         Entry.unpack(packed)
-
-
