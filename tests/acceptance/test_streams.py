@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.timeout(240)
 APP = {"ORCHESTRATOR_APP": "tests.acceptance.load:app"}
 PACED = "tests.acceptance.paced:make()"
 TIDY_MS = 600_000
-TURNS = 3
+TURNS = 2
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_readers_who_are_cut_off_all_the_time_see_what_everybody_sees_while_ever
         sites = [stack.enter_context(Web(system.server.url, target=PACED, **APP)) for _ in range(2)]
         ports = [site.port for site in sites]
         caller = Caller(ports[0])
-        sessions = [caller.create(f"steps=7 tool=work calls=2 tokens=60 #{number}.0") for number in range(5)]
+        sessions = [caller.create(f"steps=7 tool=work calls=2 tokens=80 #{number}.0") for number in range(5)]
         for session in sessions:
             for turn in range(1, TURNS):
                 caller.post(
