@@ -28,12 +28,7 @@ from orchestrator.core.names import DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import READS, Principal
 from orchestrator.core.status import Look, Status, status
 from orchestrator.errors import BadRequest, BodyTooLarge, SessionNotFound
-from orchestrator.journal import Admitted, Journal, Operation, Reads, View, connect
-
-try:
-    from orchestrator.journal import AdmissionKey, Arrived
-except ImportError:
-    AdmissionKey = Arrived = None  # type: ignore
+from orchestrator.journal import AdmissionKey, Admitted, Arrived, Journal, Operation, Reads, View, connect
 from orchestrator.journal.tails import Tails
 from orchestrator.ports import Wake
 
@@ -257,7 +252,7 @@ class Engine:
         given = self._message(self.clock.now(), message, principal, policy, name)
         keys = [AdmissionKey(given.id, digest or _digest(message))] if key else []
         if identity:
-            keys.append(AdmissionKey(ids.admission_key(channel, identity)))
+            keys.append(AdmissionKey(f"message/{identity}"))
         return self._arrive(channel, address, given, chosen, keys)
 
     def control_at(

@@ -26,7 +26,7 @@ def commands(client: redis.Redis, name: str) -> int:
 def test_fsync_waits_for_the_disk_before_a_message_counts_as_accepted(make_server: MakeServer) -> None:
     server = make_server("valkey", appendonly=True, appendfsync="everysec")
     engine = Engine(app, Settings(url=server.url, durability="fsync"))
-    session, _ = engine.create(HELLO)
+    session = engine.create(HELLO).session
     before = commands(engine.journal.client, "waitaof")
     engine.deliver(session, HELLO)
     assert commands(engine.journal.client, "waitaof") == before + 1
@@ -44,7 +44,7 @@ def test_fsync_is_refused_where_the_server_cannot_wait_and_does_not_always_sync(
 def test_fsync_is_content_with_a_server_that_always_syncs(make_server: MakeServer) -> None:
     server = make_server("redis7", appendonly=True, appendfsync="always")
     engine = Engine(app, Settings(url=server.url, durability="fsync"))
-    session, _ = engine.create(HELLO)
+    session = engine.create(HELLO).session
     assert engine.carry_on(session).how == "parked"
 
 
@@ -56,7 +56,7 @@ def test_a_replica_that_went_away_is_said_and_the_same_request_counts_once(make_
     follower.replicaof("127.0.0.1", str(first.port))
     wait_for(lambda: follower.info("replication")["master_link_status"] == "up", 20)
     engine = Engine(app, Settings(url=first.url, durability="replica"))
-    session, _ = engine.create(HELLO)
+    session = engine.create(HELLO).session
     second.pause()
     same = DeliveryId("dlv_" + "0" * 26)
     with pytest.raises(JournalAway, match="replica"):
@@ -74,14 +74,15 @@ def settled(engine: Engine) -> int:
 @pytest.mark.parametrize("level", ["fsync", "replica"])
 def test_a_repeated_message_is_accepted_when_it_is_as_safe_as_the_first(make_server: MakeServer, level: str) -> None:
     engine, verb = engine_at(make_server, level)
-    session, first = engine.create(HELLO)
+    made = engine.create(HELLO)
+    session, first = made.session, made.delivery
     same = DeliveryId("dlv_" + "0" * 26)
     assert not engine.deliver(session, HELLO, delivery=same).again
     before, writes = commands(engine.journal.client, verb), settled(engine)
     assert engine.deliver(session, HELLO, delivery=same).again
     assert commands(engine.journal.client, verb) == before + 1
     assert settled(engine) == writes + 1, "it waits for a write of its own connection, which is behind the first"
-    assert engine.create(HELLO, session=session, delivery=first)[0] == session
+    assert engine.create(HELLO, session=session, delivery=first).session == session
     assert commands(engine.journal.client, verb) == before + 2
     assert settled(engine) == writes + 2
     assert engine.view(session).waiting == 2
@@ -92,7 +93,7 @@ def test_a_commit_whose_answer_was_lost_counts_when_it_is_safe(
     make_server: MakeServer, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, verb = engine_at(make_server, level)
-    session, _ = engine.create(HELLO)
+    session = engine.create(HELLO).session
     call, lost, answers_after = engine.journal.call, list[tuple[int, int]](), list[bytes]()
 
     def loses_the_first_answer(script: Script, command: tuple[Value, ...]) -> Any:
@@ -128,7 +129,7 @@ def test_a_server_that_never_syncs_cannot_have_fsync_and_keeps_no_call_waiting(m
 
     agent = Agent("a", model=ScriptedModel([asks("pay", cents=5), answers("yes")]), tools=[pay])
     engine = Engine(App(agents=[agent]), Settings(url=server.url))
-    session, _ = engine.create(HELLO)
+    session = engine.create(HELLO).session
     hows: list[str] = []
 
     def carry_on() -> None:

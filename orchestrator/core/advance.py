@@ -75,7 +75,7 @@ def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
     """The snapshot after `fact`."""
     match fact:
         case DeliveryWaits():
-            return replace(snapshot, judged=max(snapshot.judged, fact.n), waiting=snapshot.waiting + 1)
+            return turns.wait(snapshot, fact)
         case DeliveryDropped():
             return replace(snapshot, judged=max(snapshot.judged, fact.n))
         case CancelAccepted():
@@ -142,7 +142,7 @@ def judge(snapshot: Snapshot, head: Head, scene: Scene, following: Sequence[Head
         case "message" if snapshot.compacting is not None:
             return DeliveryWaits(head.id, head.n, scene.at)
         case "message":
-            return _start(snapshot, turns.together(head, following), scene)
+            return _start(snapshot, turns.together(head, following), following, scene)
         case "cancel":
             return turns.judge_cancel(snapshot, head, scene.at)
         case "clear" | "compact":
@@ -153,7 +153,7 @@ def judge(snapshot: Snapshot, head: Head, scene: Scene, following: Sequence[Head
             return DeliveryDropped(head.id, head.n, context.NOTHING_TO_DO, scene.at)
 
 
-def _start(snapshot: Snapshot, heads: Sequence[Head], scene: Scene) -> TurnStarted:
+def _start(snapshot: Snapshot, heads: Sequence[Head], following: Sequence[Head], scene: Scene) -> TurnStarted:
     return TurnStarted(
         turn=turn_id(snapshot.next_turn),
         number=snapshot.next_turn,
@@ -165,6 +165,7 @@ def _start(snapshot: Snapshot, heads: Sequence[Head], scene: Scene) -> TurnStart
         agent=scene.agent,
         mark=scene.seq,
         at=scene.at,
+        followed=not scene.all_in or turns.is_followed(heads, following[len(heads) - 1 :]),
     )
 
 

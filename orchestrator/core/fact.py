@@ -17,11 +17,12 @@ TurnOutcome = Literal["completed", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class DeliveryWaits:
-    """A message was looked at while a turn was open; it waits for its own."""
+    """A message was looked at while a turn was open; it waits for its own. `same`: the open turn is of the same person."""
 
     delivery: DeliveryId
     n: int
     at: Millis
+    same: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,10 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """Messages began a turn. `n` is the last one's admission number, `waited` how many had been judged before, `mark` the fact's place."""
+    """Messages began a turn. `n` is the last one's admission number, `waited` how many had been judged before, `mark` the fact's place.
+
+    `followed`: more messages of this person may be waiting.
+    """
 
     turn: TurnId
     number: int
@@ -175,6 +179,7 @@ class TurnStarted:
     agent: str
     mark: int
     at: Millis
+    followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

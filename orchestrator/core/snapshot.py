@@ -104,7 +104,8 @@ class Call:
 class Turn:
     """The open turn. `usage` is its current step's; `finish` why that step's answer ended; `failed` the code it ends with.
 
-    `joining` are messages that steer it and are taken in before the next model call. `compacted` is the last step before which
+    `joining` are messages that steer it and are taken in before the next model call; `followed` says that messages of its person
+    wait already, so that later ones must not overtake them. `compacted` is the last step before which
     the history was looked at to make it shorter.
     """
 
@@ -126,6 +127,7 @@ class Turn:
     failed: str = ""
     joining: tuple[DeliveryId, ...] = ()
     joining_bytes: int = 0
+    followed: bool = False
     compacted: int = -1
     extra: Mapping[str, object] = field(default_factory=dict)
 

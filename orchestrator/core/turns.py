@@ -19,7 +19,7 @@ from orchestrator.core.fact import (
     TurnStarted,
 )
 from orchestrator.core.names import Millis
-from orchestrator.core.snapshot import KEPT_TURNS, MAX_DELIVERIES, MAX_TOGETHER_BYTES, Snapshot, Turn
+from orchestrator.core.snapshot import KEPT_TURNS, MAX_DELIVERIES, MAX_TOGETHER_BYTES, Principal, Snapshot, Turn
 
 
 def together(first: Head, following: Sequence[Head]) -> tuple[Head, ...]:
@@ -46,6 +46,7 @@ def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
         principal=fact.principal,
         agent=fact.agent,
         started=fact.at,
+        followed=fact.followed,
     )
     return replace(
         snapshot,
@@ -58,17 +59,33 @@ def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
     )
 
 
+def wait(snapshot: Snapshot, fact: DeliveryWaits) -> Snapshot:
+    """The message keeps its place; those of the same person that come later stay behind it."""
+    turn = snapshot.turn
+    followed = replace(turn, followed=True) if turn is not None and fact.same else turn
+    return replace(snapshot, judged=max(snapshot.judged, fact.n), waiting=snapshot.waiting + 1, turn=followed)
+
+
+def is_followed(heads: Sequence[Head], behind: Sequence[Head]) -> bool:
+    """Whether among what stands behind the messages of a turn are more of the same person."""
+    who = heads[0].envelope.principal
+    return any(head.envelope.kind == "message" and same_person(who, head.envelope.principal) for head in behind)
+
+
+def same_person(one: Principal | None, other: Principal | None) -> bool:
+    """Whether two messages are of one person. Those of whom nothing is known are one, too."""
+    return one is other or (one is not None and one.is_same(other))
+
+
 def judge_message(turn: Turn, head: Head, at: Millis) -> Fact:
     """A message while a turn is open joins it if its sender caused the turn and wants to steer it; else it waits."""
     envelope = head.envelope
-    same = envelope.principal is turn.principal or (
-        turn.principal is not None and turn.principal.is_same(envelope.principal)
-    )
+    same = same_person(turn.principal, envelope.principal)
     full = len(turn.deliveries) + len(turn.joining) >= MAX_DELIVERIES or (
         turn.joining_bytes + envelope.size > MAX_TOGETHER_BYTES and bool(turn.joining)
     )
-    if envelope.policy != "steer" or not same or full or turn.cancelling or turn.failed:
-        return DeliveryWaits(head.id, head.n, at)
+    if envelope.policy != "steer" or not same or turn.followed or full or turn.cancelling or turn.failed:
+        return DeliveryWaits(head.id, head.n, at, same)
     working = turn.step_open and any(call.state != "settled" for call in turn.calls)
     return MessageSteers(head.id, head.n, envelope.size, turn.id, turn.step, "tools" if working else "", at)
 

@@ -19,7 +19,7 @@ from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings
 from orchestrator.core.names import SessionId, Token
 from orchestrator.errors import JournalAway
-from orchestrator.journal import Gone, Journal, Reads
+from orchestrator.journal import Address, Gone, Journal, Reads
 from orchestrator.journal.tails import Listener, news_channels
 from orchestrator.ports import Model, ModelLayer
 from orchestrator.process.history import Histories
@@ -30,8 +30,6 @@ from orchestrator.process.pump import Pump
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Address = tuple[str, str, str]
-"""Channel, address, and what kind of address it is."""
 Entries = Callable[[App, Sequence[Address], Sequence[str]], tuple[bytes, ...]]
 """What has to be posted when these lines are committed, for a session with these addresses."""
 MOST_MISSED = 4096

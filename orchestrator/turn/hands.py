@@ -21,12 +21,12 @@ from orchestrator.core.names import CallId, DeliveryId, SessionId, step_key, tur
 from orchestrator.core.snapshot import Turn
 from orchestrator.draft import Given, Loose
 from orchestrator.errors import JournalAway, UnreadableHistory
-from orchestrator.journal import Behind, Gone, Superseded
+from orchestrator.journal import Address, Behind, Gone, Superseded
 from orchestrator.journal.calling import MOST_HEADS
 from orchestrator.perform import ERROR_LIMIT, Returned, Stop, plain_json
 from orchestrator.process.history import History, Messages, row_id
 from orchestrator.process.owned import DRAIN, NEWS, Owned
-from orchestrator.process.shared import Address, Process
+from orchestrator.process.shared import Process
 from orchestrator.tool import SessionView
 
 log = logging.getLogger(__name__)
@@ -278,7 +278,7 @@ class Hands:
         if entries is None or not lines:
             return ()
         if self._addresses is None:
-            self._addresses = self.process.repeat(lambda: self.process.reads.addresses(self.owned.session))
+            self._addresses = self.process.repeat(lambda: self.process.journal.addresses(self.owned.session))
         found = entries(self.process.app, self._addresses, lines)
         self.has_posts = self.has_posts or bool(found)
         return found

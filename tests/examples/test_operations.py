@@ -44,7 +44,7 @@ def test_the_user_of_the_page_is_enough(make_server: Callable[..., Server], kind
             )
         try:
             engine = Engine(app, Settings(url=url))
-            session, _ = engine.create(Body((Part("text", "Tom Okafor here"),)))
+            session = engine.create(Body((Part("text", "Tom Okafor here"),))).session
             until = time.monotonic() + 60
             while engine.view(session).status != "idle":
                 assert time.monotonic() < until, (tmp_path / "worker.log").read_text()

@@ -60,7 +60,7 @@ def events(engine: Engine, session: SessionId) -> list[dict[str, Any]]:
 
 def say(engine: Engine, text: str) -> list[dict[str, Any]]:
     """A new session with this message, worked on here until it waits for the next one."""
-    session, _ = engine.create(Body((Part("text", text),)))
+    session = engine.create(Body((Part("text", text),))).session
     for _ in range(20):
         if engine.carry_on(session).how == "parked":
             return events(engine, session)

@@ -53,7 +53,7 @@ def after(given: list[Given], *heads: Head) -> Draft:
     )
     snapshot = Snapshot(next_turn=1, judged=1, started=True, turn=turn, at=Position(3, 4, 0, 2))
     ground = Ground(
-        SESSION, snapshot, snapshot.at, 0, 1, "token", Scene(Millis(2), "helper", "m", 0, 0), Layer(), lambda: "", lambda _: {}, {}
+        SESSION, snapshot, snapshot.at, 0, 1, "token", Scene(Millis(2), "helper", "m", 0, 0), Layer(), lambda: "", lambda _: {}, lambda _: (), {}
     )  # fmt: skip
     return draft(ground, given, heads, None)
 

@@ -24,8 +24,7 @@ class Desk:
 
     def say(self, text: str) -> SessionId:
         """A session with this message."""
-        session, _ = self.engine.create(Body((Part("text", text),)))
-        return session
+        return self.engine.create(Body((Part("text", text),))).session
 
     def events(self, session: SessionId) -> list[str]:
         """The types of its events."""

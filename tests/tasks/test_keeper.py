@@ -78,7 +78,7 @@ def keep(journal: Journal, clock: Time) -> MakeKeeper:
 def say(journal: Journal, clock: Time) -> SessionId:
     """A session with one message."""
     engine = Engine(app, Settings(), journal=journal)
-    session, _ = engine.create(Body((Part("text", "hello"),)), session=ids.new_session(clock.redis_ms))
+    session = engine.create(Body((Part("text", "hello"),)), session=ids.new_session(clock.redis_ms)).session
     return session
 
 
@@ -324,7 +324,7 @@ def test_a_keeper_outlives_its_redis(make_server: MakeServer) -> None:
         wait_for(lambda: engine.reads.workers("default"))
         server.kill()
         server.start()
-        session, _ = engine.create(Body((Part("text", "hello"),)))
+        session = engine.create(Body((Part("text", "hello"),))).session
         with redis.Redis.from_url(server.url) as client:
             client.delete(QUEUE)
             wait_for(lambda: client.llen(QUEUE) == 1, what=f"the wake of {session}")
