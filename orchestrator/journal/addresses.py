@@ -185,9 +185,9 @@ class Addresses(Admission):
         return SessionId(found.decode())
 
     def addresses(self, session: SessionId) -> list[Address]:
-        """The addresses a session has. An operation that made it is one of them, and has no text."""
+        """The addresses a session has, in an order that stays. An operation that made it is one of them, and has no text."""
         found = [understood(said) for said in self._list(session).values()]
-        return [Address(one.channel, one.text, one.kind) for one in found if one.state == OWNED]
+        return sorted(Address(one.channel, one.text, one.kind) for one in found if one.state == OWNED)
 
     def take_address(self, session: SessionId, channel: str, address: str) -> None:
         """Let an address lead to a session as well. One that it has already is free. Raises `AddressTaken` when another live session has

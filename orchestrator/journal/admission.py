@@ -109,4 +109,4 @@ class Admission(Calling):
                 if answer[2] == 1:
                     self._publish(RESUME, session, delivery.id)
                 outcome = cast(Any, OUTCOMES[int(answer[3])])
-                return Admitted(session, code == b"again", Millis(int(answer[1])), outcome, int(answer[4]))
+                return Admitted(session, code == b"again", Millis(int(answer[1])), outcome, int(answer[4]), delivery.id)

@@ -10,6 +10,7 @@ from orchestrator.core.names import NEVER, DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import READS, Position, Principal, Snapshot
 from orchestrator.ids import address_shard, operation_key
 
+NO_DELIVERY = DeliveryId("")
 Outcome = Literal["taken", "cancelling", "other_turn", "nothing_runs"]
 
 
@@ -43,6 +44,7 @@ class Admitted:
     at: Millis
     outcome: Outcome = "taken"
     n: int = 0
+    delivery: DeliveryId = NO_DELIVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Arrived:
     at: Millis
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Address:
     """One of a session's addresses."""
 
@@ -76,11 +78,13 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """An entry of an outbox. Its number is its own for ever. `done`: the journal has seen to it."""
+    """An entry of an outbox. Its number is its own for ever. `done`: the journal has seen to it. `tries`: how often it was taken as the
+    first, this time included; whoever took it before has failed, or died."""
 
     number: int
     entry: bytes
     done: bool
+    tries: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,18 @@ class Outbox(Addresses):
     """Take out, settle."""
 
     def take_out(self, session: SessionId, holder: str, lease_ms: int = 30_000, most: int = 64) -> list[Out]:
-        """The first entries of a session's outbox, if nobody else holds it; nobody else gets them for `lease_ms`. Address drops among
+        """The first entries of a session's outbox, if nobody else holds it and no next try is waited for;
+        nobody else gets them for `lease_ms`. Address drops among
         them are carried out here and come back as `done`. Settle what you took, with the same `holder`. Raises `JournalAway`."""
         answer = self._run("take_out", self.keys(session), {"holder": holder, "lease_ms": lease_ms, "most": most})
         if answer[0] != b"done":
             return []
-        taken = []
-        for number, entry in enumerate(answer[2], answer[1]):
+        taken = list[Out]()
+        for number, entry in enumerate(answer[3], answer[1]):
             drop = entry.startswith(DROP)
             if drop:
                 self.drop_key(session, entry.removeprefix(DROP).decode())
-            taken.append(Out(number, entry, drop))
+            taken.append(Out(number, entry, drop, 1 if taken else answer[2]))
         return taken
 
     def settle_out(self, session: SessionId, holder: str, done: int, retry_in_ms: int = 0) -> int:

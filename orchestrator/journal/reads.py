@@ -12,7 +12,7 @@ from orchestrator.core.fact import Fact
 from orchestrator.core.names import CallId, DeliveryId, SessionId
 from orchestrator.core.snapshot import EMPTY, Snapshot
 from orchestrator.ids import shards
-from orchestrator.journal.answers import View
+from orchestrator.journal.answers import Address, View
 from orchestrator.journal.client import spoken
 from orchestrator.journal.journal import Journal
 from orchestrator.journal.keys import shard_key
@@ -72,6 +72,10 @@ class Reads:
         """Whether a principal (`ids.principal_key`) created the session or was accepted by it."""
         with spoken():
             return bool(self.client.sismember(self.journal.keys(session).who, who))
+
+    def addresses(self, session: SessionId) -> list[Address]:
+        """The addresses a session has."""
+        return self.journal.addresses(session)
 
     def events(self, session: SessionId, first: int, most: int = 512) -> list[bytes]:
         """Lines of the stream from index `first` on, as a reader gets them."""

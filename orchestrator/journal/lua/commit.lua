@@ -13,7 +13,7 @@
 -- conditional = 1: refuse the whole if a cancel is above `judged`. The lists follow in the order of their counts; records and state are pairs.
 -- Returns {'done', now, n, ring, kept, heads, out} | {'landed', now, n, ring, kept, heads, out} | {'behind', seq, events} | {'superseded'} | {'news', heads} | {'gone'}
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'last_commit', 'token', 'seq', 'events', 'gen', 'rows', 'cancel_n', 'n', 'deployment', 'fact_base', 'waiting', 'reads', 'status', 'deadline', 'out_at', 'end', 'erase_at')
+local h = redis.call('HMGET', own, 'last_commit', 'token', 'seq', 'events', 'gen', 'rows', 'cancel_n', 'n', 'deployment', 'fact_base', 'waiting', 'reads', 'status', 'deadline', 'out_at', 'end', 'out_until')
 if not h[2] then return {'gone'} end
 local unjudged = redis.call('ZRANGEBYSCORE', inbox, '(' .. judged, '+inf', 'LIMIT', 0, 1)[1]
 local function unread() return unjudged and heads(inbox, box, floor, tonumber(most), h[13] == 'ending' and h[16] or nil) or {} end
@@ -101,7 +101,7 @@ if mode == 'end' then
   end
 end
 if told then
-  out_at = ms + grace_ms
+  out_at = math.max(ms + grace_ms, tonumber(h[17] or 0))
   also('out_at', whole(out_at))
 end
 if mode == 'keep' or (mode == 'park' and head) then

@@ -11,14 +11,15 @@ if h[1] ~= holder then return {'superseded'} end
 local count = math.min(tonumber(done), redis.call('LLEN', out))
 if count > 0 then
   redis.call('LTRIM', out, count, -1)
-  redis.call('HSET', own, 'out_base', tonumber(h[2] or 0) + count)
+  redis.call('HSET', own, 'out_base', whole((h[2] or 0) + count))
+  redis.call('HDEL', own, 'out_tries')
 end
-redis.call('HDEL', own, 'out_by', 'out_until')
 local left = redis.call('LLEN', out)
 if left == 0 then
-  redis.call('HDEL', own, 'out_at')
+  redis.call('HDEL', own, 'out_at', 'out_by', 'out_until')
   return {'done', 0}
 end
-redis.call('HSET', own, 'out_at', whole(ms + retry_ms))
-if h[3] == '' then redis.call('ZADD', due, 'LT', whole(ms + retry_ms), session) end
+local again = whole(ms + retry_ms)
+redis.call('HSET', own, 'out_by', '', 'out_until', again, 'out_at', again)
+if h[3] == '' then redis.call('ZADD', due, 'LT', again, session) end
 return {'done', left}

@@ -3,13 +3,19 @@
 -- PARTS clock
 -- KEYS own due out
 -- ARGV now session holder lease_ms most
--- Returns {'done', first, entries}: the number of the first entry, and at most so many | {'held', for_ms} | {'gone'}
+-- Returns {'done', first, tries, entries}: the number of the first entry, how often it was taken as the first, and at most so many |
+--         {'held', for_ms}: by another, or until the next try | {'gone'}
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'out_at', 'out_by', 'out_until', 'out_base', 'erasing', 'token', 'seq')
-if not h[7] or h[5] then return {'gone'} end
-if not h[1] then return {'done', tonumber(h[4] or 0), {}} end
-if h[2] and h[2] ~= holder and tonumber(h[3]) > ms then return {'held', whole(h[3] - ms)} end
-redis.call('HSET', own, 'out_by', holder, 'out_until', whole(ms + lease_ms), 'out_at', whole(ms + lease_ms))
+local h = redis.call('HMGET', own, 'seq', 'out_at', 'out_by', 'out_until', 'out_base', 'out_tries', 'token', 'erasing')
+if not h[1] or h[8] then return {'gone'} end
+local base, tries = tonumber(h[5] or 0), tonumber(h[6] or 0)
+if not h[2] then return {'done', base, 0, {}} end
+if h[3] ~= holder then
+  if h[4] and tonumber(h[4]) > ms then return {'held', whole(h[4] - ms)} end
+  tries = tries + 1
+end
+local till = whole(ms + lease_ms)
+redis.call('HSET', own, 'out_by', holder, 'out_until', till, 'out_at', till, 'out_tries', tries)
 -- Should the holder die, somebody looks again.
-if h[6] == '' then redis.call('ZADD', due, 'LT', whole(ms + lease_ms), session) end
-return {'done', tonumber(h[4] or 0), redis.call('LRANGE', out, 0, most - 1)}
+if h[7] == '' then redis.call('ZADD', due, 'LT', till, session) end
+return {'done', base, tries, redis.call('LRANGE', out, 0, most - 1)}
