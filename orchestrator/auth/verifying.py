@@ -8,11 +8,12 @@ from typing import Any
 
 from orchestrator.errors import ConfigError
 
-HMAC = ("HS256", "HS384", "HS512")
+HMAC = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""How many bytes a secret must have for each: as many as come out."""
 RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 PUBLIC = frozenset({*RSA, *CURVES.values(), "EdDSA"})
-LEAST_SECRET_BYTES = 32
+LEAST_SECRET_BYTES = min(HMAC.values())
 LEAST_RSA_BITS = 2048
 
 
@@ -37,7 +38,7 @@ def of_secret(secret: bytes) -> VerifyingKey:
             problem=f"The secret for tokens has fewer than {LEAST_SECRET_BYTES} bytes.",
             remedy="Make one with `openssl rand -base64 48`.",
         )
-    return VerifyingKey(secret, HMAC)
+    return VerifyingKey(secret, tuple(name for name, least in HMAC.items() if len(secret) >= least))
 
 
 def of_public_key(pem: str) -> VerifyingKey:

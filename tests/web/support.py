@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def engine_on(url: str, **settings: Any) -> Engine:
     """The desk of a test."""
-    return Engine(App(agents=[Agent("helper")]), Settings(url=url, allow_anonymous="all", **settings))
+    return Engine(App(agents=[Agent("helper")]), Settings(url=url, **{"allow_anonymous": "all", **settings}))
 
 
 class Http(FlaskClient):
@@ -48,6 +48,12 @@ class Http(FlaskClient):
 
     def post(self, *args: Any, **kwargs: Any) -> Any:
         return super().post(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> Any:
+        return super().delete(*args, **kwargs)
+
+    def options(self, *args: Any, **kwargs: Any) -> Any:
+        return super().options(*args, **kwargs)
 
 
 def http_of(flask: Flask) -> Http:

@@ -1,5 +1,6 @@
 """Who may come in."""
 
+import logging
 from hashlib import sha256
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 import web
 from orchestrator.agent import Agent, App
 from orchestrator.apikeys import mint, owner, parse
+from orchestrator.auth import SCOPES, ApiKeys, Basic, Jwt, Oidc, hash_password
 from orchestrator.config import Settings, from_environment
 from orchestrator.engine import Engine
 from orchestrator.errors import ConfigError
+from tests.web.issuer import AUDIENCE, RSA, Issuer, claims, signed
 from tests.web.support import Http, http_of
 
 KEY, ENTRY = "orc_of-the-shop", f"shop=sha256:{sha256(b'orc_of-the-shop').hexdigest()}"
@@ -21,6 +24,8 @@ ROUTES = [
     ("POST", f"/session/{NOBODY}/cancel"),
     ("POST", f"/session/{NOBODY}/clear"),
     ("GET", f"/session/{NOBODY}/stream"),
+    ("POST", f"/session/{NOBODY}/compact"),
+    ("POST", f"/session/{NOBODY}/reset"),
     ("GET", "/info"),
 ]
 
@@ -53,6 +58,7 @@ def test_our_own_lists_are_closed_as_well(url: str) -> None:
     http = door(url)
     assert http.get("/v1/sessions").status_code == 401
     assert http.get(f"/v1/session/{NOBODY}").status_code == 401
+    assert http.delete(f"/v1/session/{NOBODY}").status_code == 401
 
 
 def test_health_needs_no_key(url: str) -> None:
@@ -90,6 +96,53 @@ def test_headers_do_not_make_a_caller_local(url: str, peer: str) -> None:
     assert status(http, peer=peer, Host="localhost", **{"X-Forwarded-For": "127.0.0.1", "Forwarded": "for=::1"}) == 401
 
 
+def test_a_page_of_another_host_does_not_come_in_through_a_browser_of_this_machine(url: str) -> None:
+    http = door(url, allow_anonymous="loopback")
+    assert status(http, origin="https://evil.example") == 401
+    assert status(http, origin="null") == 202  # a file of this machine, or nothing at all
+    assert status(http, origin="http://localhost:3000") == 202
+    named = door(url, allow_anonymous="loopback", cors_origins="https://shop.example")
+    assert status(named, origin="https://shop.example") == 202
+    assert status(named, origin="https://evil.example") == 401
+    assert status(door(url, allow_anonymous="loopback", cors_origins="*"), origin="https://evil.example") == 401
+
+
+def test_a_refusal_names_every_scheme_that_is_accepted(url: str) -> None:
+    users = Basic({"anna": hash_password("x")})
+    tokens = Jwt(issuer="https://shop.example", audience="us", secret="s" * 64)
+    app = App(agents=[Agent("helper")], auth=[tokens, users])
+    http = http_of(web.create_app(engine=Engine(app, Settings(url=url))))
+    told = http.get("/eve/v1/info")
+    assert told.status_code == 401
+    assert told.headers["www-authenticate"] == (
+        'Bearer realm="orchestrator", Basic realm="orchestrator", charset="UTF-8"'
+    )
+
+
+def test_while_an_issuer_is_away_its_callers_are_asked_to_come_back(url: str) -> None:
+    with Issuer() as issuer:
+        issuer.alter = lambda _, __: 500
+        app = App(agents=[Agent("helper")], auth=[Oidc(issuer.url, audience=AUDIENCE)])
+        http = http_of(web.create_app(engine=Engine(app, Settings(url=url))))
+        token = signed(RSA, claims(issuer.url), "one")
+        told = http.get("/eve/v1/info", headers={"authorization": f"Bearer {token}"})
+        assert (told.status_code, told.json["code"], told.headers["retry-after"]) == (503, "issuer_away", "1")
+        assert http.get("/eve/v1/info").status_code == 401
+        assert http.get("/eve/v1/health").status_code == 200
+
+
+@pytest.mark.parametrize("given", ["Bearer very-secret-indeed", "Basic dmVyeTpzZWNyZXQ="])
+def test_a_credential_is_never_logged(url: str, given: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    app = App(agents=[Agent("helper")], auth=[ApiKeys(ENTRY), Basic({"very": hash_password("other")})])
+    http = http_of(web.create_app(engine=Engine(app, Settings(url=url))))
+    told = http.get(f"/v1/session/{NOBODY}", headers={"authorization": given})
+    assert told.status_code == 401
+    for secret in (given.split(" ")[1], "very-secret-indeed", "very:secret"):
+        assert secret not in caplog.text
+        assert secret not in told.text
+
+
 @pytest.mark.parametrize(
     ("text", "means"),
     [("1", "all"), ("true", "all"), ("ALL", "all"), ("loopback", "loopback"), ("0", ""), ("false", ""), ("", "")],
@@ -116,10 +169,39 @@ def test_a_name_may_have_two_keys() -> None:
     assert owner(keys, KEY) == owner(keys, new) == "shop"
 
 
+def test_a_key_says_what_it_may_and_an_old_one_may_all_but_erase() -> None:
+    digest = "sha256:" + "0" * 64
+    [old, narrow, everything] = parse(f"a={digest},b:read+erase={digest},c:admin={digest}")
+    assert old.scopes == {"read", "send", "answer", "control"}
+    assert narrow.scopes == {"read", "erase"}
+    assert everything.scopes == SCOPES
+
+
+def test_a_key_is_made_with_the_scopes_that_were_asked_for() -> None:
+    key, entry = mint("shop", ["read", "send"])
+    [made] = parse(entry)
+    assert entry.startswith("shop:read+send=sha256:")
+    assert owner([made], key) == "shop"
+    assert made.scopes == {"read", "send"}
+    with pytest.raises(ConfigError, match="'write' is no scope"):
+        mint("shop", ["write"])
+
+
 @pytest.mark.parametrize(
     "entry",
-    ["shop", f"shop={KEY}", "shop=sha256:12", "=sha256:" + "0" * 64, "A b=sha256:" + "0" * 64],
-    ids=["no digest", "the key itself", "a short digest", "no name", "a name with a blank"],
+    ["shop", f"shop={KEY}", "shop=sha256:12", "=sha256:" + "0" * 64, "A b=sha256:" + "0" * 64]
+    + [f"shop:{scopes}=sha256:" + "0" * 64 for scopes in ("", "write", "read+", "read,send")],
+    ids=[
+        "no digest",
+        "the key itself",
+        "a short digest",
+        "no name",
+        "a blank",
+        "no scope",
+        "another",
+        "half",
+        "a comma",
+    ],
 )
 def test_an_entry_that_is_none_is_refused_without_being_shown(url: str, entry: str) -> None:
     with pytest.raises(ConfigError, match="Entry 2") as caught:

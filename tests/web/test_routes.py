@@ -10,11 +10,13 @@ import pytest
 
 import web
 from orchestrator.agent import Agent, App
+from orchestrator.apikeys import mint
 from orchestrator.config import Settings
 from orchestrator.core.delivery import Part
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.engine import Engine
+from orchestrator.errors import AddressTaken, JournalAway
 from tests.web.support import Hand, Http, engine_on, http_of
 
 BOTH = pytest.mark.parametrize("base", ["/eve/v1", "/v1"])
@@ -26,6 +28,13 @@ def created(http: Http, **body: Any) -> SessionId:
     answer = http.post(SESSION, json=body)
     assert answer.status_code == 202, answer.text
     return SessionId(answer.json["sessionId"])
+
+
+def ended(http: Http) -> SessionId:
+    """A session that was reset."""
+    session = created(http)
+    assert http.post(f"{SESSION}/{session}/reset", json={}).json["status"] == "reset"
+    return session
 
 
 def waiting(engine: Engine, session: SessionId) -> list[tuple[str, str, str]]:
@@ -123,6 +132,8 @@ def test_fields_nobody_knows_and_query_parameters_are_ignored(http: Http) -> Non
         {"message": "\ud800"},
         {"message": "a", "turnPolicy": "shove"},
         {"message": "a", "turnPolicy": None},
+        {"message": "a", "operationId": ""},
+        {"message": "a", "operationId": 7},
         {"inputResponses": [], "message": "a"},
         {"continuationToken": "x", "message": "a"},
         {"clientContext": "x"},
@@ -146,7 +157,7 @@ def test_a_body_that_is_no_json_object_is_refused(http: Http, raw: bytes, path: 
     assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
 
 
-NOT_YET = ["operationId", "deliveryKey", "clientContext", "outputSchema", "capabilities", "callback", "stubs"]
+NOT_YET = ["clientContext", "outputSchema", "capabilities", "callback", "stubs"]
 
 
 @pytest.mark.parametrize("field", NOT_YET)
@@ -163,18 +174,6 @@ def test_a_file_is_refused_by_its_place(http: Http) -> None:
     answer = http.post(SESSION, json={"message": parts})
     assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
     assert "message[1]" in answer.json["error"]
-
-
-@pytest.mark.parametrize("route", ["session/{}/clear", "session/{}/compact", "session/{}/reset"])
-@BOTH
-def test_controls_of_a_later_version_are_refused(http: Http, base: str, route: str) -> None:
-    answer = http.post(f"{base}/{route.format(created(http))}", data=b"", content_type="application/json")
-    assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
-
-
-def test_the_description_of_the_agent_comes_later(http: Http) -> None:
-    answer = http.get("/eve/v1/info")
-    assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
 
 
 def test_our_own_create_may_name_an_agent(http: Http, engine: Engine) -> None:
@@ -205,16 +204,137 @@ def test_the_turn_policy_is_stored_with_the_delivery(http: Http, engine: Engine)
     assert [policy for _, policy, _ in waiting(engine, session)] == ["queue", "steer", "queue"]
 
 
+def test_where_a_message_says_no_policy_the_app_does(url: str) -> None:
+    app = App(agents=[Agent("helper")], turn_policy="queue")
+    engine = Engine(app, Settings(url=url, allow_anonymous="all"))
+    http = http_of(web.create_app(engine=engine))
+    session = created(http, message="a")
+    http.post(f"{SESSION}/{session}", json={"message": "b"})
+    http.post(f"{SESSION}/{session}", json={"message": "c", "turnPolicy": "steer"})
+    assert [policy for _, policy, _ in waiting(engine, session)] == ["queue", "queue", "steer"]
+
+
+# Keys of the caller's own -------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_message_with_a_delivery_key_is_one_message_however_often_it_is_sent(
+    http: Http, engine: Engine, base: str
+) -> None:
+    session = created(http)
+    told = [http.post(f"{base}/session/{session}", json={"message": "a", "deliveryKey": "k-1"}) for _ in range(3)]
+    assert {(answer.status_code, answer.json["deliveryId"]) for answer in told} == {(202, told[0].json["deliveryId"])}
+    assert len(waiting(engine, session)) == 1
+    other = http.post(f"{base}/session/{session}", json={"message": "a", "deliveryKey": "k-2"})
+    assert other.json["deliveryId"] != told[0].json["deliveryId"]
+    assert len(waiting(engine, session)) == 2
+
+
+@BOTH
+def test_a_delivery_key_with_another_message_is_409(http: Http, engine: Engine, base: str) -> None:
+    session = created(http)
+    http.post(f"{base}/session/{session}", json={"message": "a", "deliveryKey": "k"})
+    answer = http.post(f"{base}/session/{session}", json={"message": "b", "deliveryKey": "k"})
+    assert (answer.status_code, answer.json["code"]) == (409, "delivery_key_reused")
+    assert len(waiting(engine, session)) == 1
+
+
+@pytest.mark.parametrize("key", ["", 7, None, "k" * 257])
+def test_a_delivery_key_is_a_text_that_is_not_too_long(http: Http, key: object) -> None:
+    answer = http.post(f"{SESSION}/{created(http)}", json={"message": "a", "deliveryKey": key})
+    assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
+
+
+@BOTH
+def test_an_operation_makes_one_session_however_often_it_is_asked_for(url: str, base: str) -> None:
+    (key, entry), (other_key, other_entry) = mint("shop"), mint("cron")
+    engine = engine_on(url, api_keys=f"{entry},{other_entry}")
+    http = http_of(web.create_app(engine=engine))
+    bearer = {"authorization": f"Bearer {key}"}
+    body = {"message": "a", "operationId": "order-17"}
+    told = [http.post(f"{base}/session", json=body, headers=bearer) for _ in range(3)]
+    [session] = {answer.json["sessionId"] for answer in told}
+    assert {answer.status_code for answer in told} == {202}
+    assert {answer.headers["x-eve-session-id"] for answer in told} == {session}
+    assert len(waiting(engine, session)) == 1
+    another = http.post(f"{base}/session", json={**body, "operationId": "order-18"}, headers=bearer)
+    somebody = http.post(f"{base}/session", json=body, headers={"authorization": f"Bearer {other_key}"})
+    assert len({session, another.json["sessionId"], somebody.json["sessionId"]}) == 3
+
+
+@BOTH
+def test_who_is_not_known_has_no_operations(http: Http, engine: Engine, base: str) -> None:
+    answer = http.post(f"{base}/session", json={"message": "a", "operationId": "x"})
+    assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
+    assert engine.sessions() == []
+
+
+# Answers ------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_to_what_nobody_asked_is_refused_by_name_on_our_own_routes(http: Http, engine: Engine) -> None:
+    session = created(http)
+    answer = http.post(f"/v1/session/{session}", json={"inputResponses": [{"requestId": "req_1", "optionId": "yes"}]})
+    assert (answer.status_code, answer.json["code"]) == (409, "request_unknown")
+    assert "req_1" in answer.json["error"]
+    assert waiting(engine, session) == []
+
+
+def test_the_protocol_takes_an_answer_to_what_nobody_asked_and_nothing_comes_of_it(http: Http, engine: Engine) -> None:
+    session = created(http)
+    answer = http.post(f"{SESSION}/{session}", json={"inputResponses": [{"requestId": "req_1", "text": ""}]})
+    assert answer.status_code == 202
+    assert answer.json == {
+        "ok": True,
+        "sessionId": session,
+        "status": "accepted",
+        "deliveryId": answer.json["deliveryId"],
+    }
+    assert answer.json["deliveryId"].startswith("dlv_")
+    assert waiting(engine, session) == []
+
+
+@BOTH
+@pytest.mark.parametrize("gone", ["unknown", "ended"])
+def test_an_answer_to_a_session_that_is_not_there_is_not_accepted(http: Http, base: str, gone: str) -> None:
+    session = NOBODY if gone == "unknown" else ended(http)
+    answer = http.post(f"{base}/session/{session}", json={"inputResponses": [{"requestId": "req_1"}]})
+    assert (answer.status_code, answer.json["code"]) == (409, "session_not_active")
+
+
+@pytest.mark.parametrize(
+    "responses",
+    [
+        [],
+        {},
+        "req_1",
+        None,
+        ["req_1"],
+        [{}],
+        [{"optionId": "yes"}],
+        [{"requestId": ""}],
+        [{"requestId": 1}],
+        [{"requestId": "r", "optionId": None}],
+        [{"requestId": "r", "text": 7}],
+        [{"requestId": "r", "note": "x"}],
+        [{"requestId": "r"}, {"requestId": "s", "kind": "question"}],
+    ],
+    ids=json.dumps,
+)
+@BOTH
+def test_answers_that_make_no_sense_are_refused(http: Http, base: str, responses: object) -> None:
+    answer = http.post(f"{base}/session/{created(http)}", json={"inputResponses": responses})
+    assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
+
+
 @pytest.mark.parametrize("session", [NOBODY, "wrun_01", "%7B%7D", "a" * 500])
 def test_a_message_to_a_session_that_is_not_there_is_not_accepted(http: Http, session: str) -> None:
     answer = http.post(f"{SESSION}/{session}", json={"message": "a"})
     assert (answer.status_code, answer.json["code"]) == (409, "session_not_active")
 
 
-def test_a_message_to_an_ended_session_is_not_accepted(http: Http, engine: Engine, client: Any) -> None:
-    session = created(http)
-    client.hset(engine.journal.keys(session).own, "status", "ended")
-    assert http.post(f"{SESSION}/{session}", json={"message": "a"}).json["code"] == "session_not_active"
+def test_a_message_to_an_ended_session_is_not_accepted(http: Http) -> None:
+    assert http.post(f"{SESSION}/{ended(http)}", json={"message": "a"}).json["code"] == "session_not_active"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +342,7 @@ def test_a_message_to_an_ended_session_is_not_accepted(http: Http, engine: Engin
     [
         ({}, "bad_request"),
         ({"message": "a", "inputResponses": [{"requestId": "r"}]}, "bad_request"),
-        ({"inputResponses": [{"requestId": "r"}]}, "not_supported_yet"),
+        ({"message": "a", "continuationToken": "x"}, "bad_request"),
         ({"message": ""}, "bad_request"),
         ({"message": "a", "turnPolicy": 1}, "bad_request"),
     ],
@@ -275,6 +395,109 @@ def test_a_cancel_of_a_session_that_is_not_there_finds_no_turn(http: Http, sessi
 def test_a_cancel_with_a_turn_that_is_no_name_is_refused(http: Http, turn: object) -> None:
     answer = http.post(f"{SESSION}/{created(http)}/cancel", json={"turnId": turn})
     assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
+
+
+# Clear, compact, reset ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [{"json": {}}, {"data": b"", "content_type": "application/json"}, {}])
+@pytest.mark.parametrize("control", ["clear", "compact"])
+@BOTH
+def test_clear_and_compact_are_accepted_with_an_empty_body(
+    http: Http, engine: Engine, base: str, control: str, body: dict[str, Any]
+) -> None:
+    session = created(http)
+    answer = http.post(f"{base}/session/{session}/{control}", **body)
+    assert (answer.status_code, answer.json) == (202, {"ok": True, "sessionId": session, "status": "accepted"})
+    assert [kind for kind, _, _ in waiting(engine, session)] == [control]
+
+
+@pytest.mark.parametrize("body", [{"json": {}}, {"json": {"reason": "done"}}, {"data": b""}])
+@BOTH
+def test_a_reset_ends_the_session_at_once(http: Http, engine: Engine, base: str, body: dict[str, Any]) -> None:
+    session = created(http, message="a")
+    answer = http.post(f"{base}/session/{session}/reset", **body)
+    assert (answer.status_code, answer.json) == (200, {"ok": True, "previousSessionId": session, "status": "reset"})
+    assert engine.view(session).status == "ending"
+    assert http.post(f"{base}/session/{session}", json={"message": "b"}).status_code == 409
+    assert http.post(f"{base}/session/{session}/reset", json={}).json == {"ok": True, "status": "no_active_session"}
+
+
+def test_the_reason_of_a_reset_is_stored(http: Http, engine: Engine) -> None:
+    session = created(http)
+    http.post(f"{SESSION}/{session}/reset", json={"reason": "the customer is happy"})
+    assert waiting(engine, session) == [("reset", "steer", "the customer is happy")]
+
+
+@pytest.mark.parametrize("control", ["clear", "compact", "reset"])
+@pytest.mark.parametrize("gone", ["unknown", "no id at all", "ended"])
+@BOTH
+def test_a_control_of_a_session_that_is_not_there_finds_none(http: Http, base: str, control: str, gone: str) -> None:
+    session = {"unknown": NOBODY, "no id at all": "wrun_01"}.get(gone) or ended(http)
+    answer = http.post(f"{base}/session/{session}/{control}", data=b"", content_type="application/json")
+    assert (answer.status_code, answer.json) == (200, {"ok": True, "status": "no_active_session"})
+
+
+def test_a_cancel_of_an_ended_session_finds_no_turn(http: Http) -> None:
+    answer = http.post(f"{SESSION}/{ended(http)}/cancel", json={})
+    assert (answer.status_code, answer.json) == (200, {"ok": True, "status": "no_active_turn"})
+
+
+@pytest.mark.parametrize("body", [{"reason": ""}, {"reason": 7}, {"reason": None}, {"continuationToken": "x"}])
+def test_a_reset_that_makes_no_sense_is_refused_and_ends_nothing(http: Http, body: dict[str, Any]) -> None:
+    session = created(http)
+    answer = http.post(f"{SESSION}/{session}/reset", json=body)
+    assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
+    assert http.post(f"{SESSION}/{session}", json={"message": "a"}).status_code == 202
+
+
+@pytest.mark.parametrize("control", ["clear", "compact", "reset", "cancel"])
+def test_a_control_whose_body_is_no_object_is_refused(http: Http, control: str) -> None:
+    answer = http.post(f"{SESSION}/{created(http)}/{control}", data=b"[]", content_type="application/json")
+    assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
+
+
+# Erase --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["with a message that waits", "ended", "owned"])
+def test_nothing_is_left_of_an_erased_session(url: str, client: Any, state: str) -> None:
+    engine = engine_on(url, allow_anonymous="loopback")
+    http = http_of(web.create_app(engine=engine))
+    session = created(http, message="a") if state == "with a message that waits" else ended(http)
+    if state == "owned":
+        hand = Hand(engine)
+        hand.said(3)
+        session = hand.session
+    answer = http.delete(f"/v1/session/{session}")
+    assert (answer.status_code, answer.json) == (200, {"ok": True, "sessionId": session, "status": "erased"})
+    assert [key for key in client.keys("*") if session.encode() in key] == []
+    for path in (f"/v1/session/{session}", f"/v1/session/{session}/stream", f"{SESSION}/{session}/stream"):
+        assert http.get(path).status_code == 404
+    assert http.delete(f"/v1/session/{session}").status_code == 404
+    assert http.post(f"{SESSION}/{session}", json={"message": "a"}).json["code"] == "session_not_active"
+    assert http.post(f"{SESSION}/{session}/clear").json["status"] == "no_active_session"
+    assert session not in {name for name, _ in engine.sessions()}
+
+
+def test_the_protocol_has_no_erase(http: Http) -> None:
+    assert http.delete(f"{SESSION}/{created(http)}").status_code == 405
+
+
+def test_an_erase_whose_answer_was_lost_is_not_told_that_there_is_no_such_session(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_on(url, allow_anonymous="loopback")
+    http = http_of(web.create_app(engine=engine))
+    session, erase = created(http), engine.erase
+
+    def lost(name: SessionId) -> None:
+        erase(name)
+        monkeypatch.setattr(engine, "erase", erase)
+        raise JournalAway(reason="the answer was lost")
+
+    monkeypatch.setattr(engine, "erase", lost)
+    assert http.delete(f"/v1/session/{session}").json["status"] == "erased"
 
 
 # Looking -----------------------------------------------------------------------------------------------------------------
@@ -358,16 +581,23 @@ def test_a_full_journal_is_503_and_takes_nothing(make_server: Any) -> None:
     assert answer.headers["retry-after"] == "5"
 
 
-def test_every_public_error_of_ours_is_in_the_table() -> None:
-    from orchestrator import errors
-    from web.problems import TABLE
+def test_an_error_of_the_callers_is_told_in_its_own_words(
+    http: Http, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AddressTaken(address="ticket-7")
 
-    public = {
-        kind
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, errors.OrchestratorError) and kind.status < 500
-    }
-    assert all(any(base in TABLE for base in kind.__mro__) for kind in public)
+    monkeypatch.setattr(engine, "create", refused)
+    answer = http.post(SESSION, json={"message": "a"})
+    assert (answer.status_code, answer.json["code"]) == (409, "address_taken")
+    assert "ticket-7" in answer.json["error"]
+
+
+@pytest.mark.parametrize("path", ["/eve/v1/health", "/v1/health", "/eve/v1/info", "/v1/sessions"])
+def test_where_get_is_head_is_as_well(http: Http, path: str) -> None:
+    asked, told = http.head(path), http.get(path)
+    assert (asked.status_code, asked.content_type) == (told.status_code, told.content_type)
+    assert asked.data == b""
 
 
 # Where it lives ----------------------------------------------------------------------------------------------------------
@@ -397,8 +627,6 @@ def test_the_app_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch, url: str)
 
 
 def test_the_caller_of_a_message_is_stored_with_it(url: str) -> None:
-    from orchestrator.apikeys import mint
-
     key, entry = mint("shop")
     engine = engine_on(url, api_keys=entry)
     http = http_of(web.create_app(engine=engine))
