@@ -105,7 +105,7 @@ def _recent(messages: list[ModelMessage], window_tokens: int) -> tuple[int, tupl
     """Where the recent messages begin, and themselves if they had to be shortened, which is the last resort."""
     share = int(window_tokens * BYTES_PER_TOKEN * KEPT_SHARE)
     seams = _seams(messages)
-    # What a person said and the answer to it stay together, too.
+    # What a person said stays with what follows it, too.
     good = [place for place in seams if place == len(messages) or not _words(messages[place - 1])]
     earliest = max((place for place in good if place <= len(messages) - RECENT), default=0)
     *_, begin = _that_fit(messages, [earliest, *(place for place in good if place > earliest)], share)
@@ -124,12 +124,11 @@ def _that_fit(messages: list[ModelMessage], seams: list[int], share: int) -> lis
 
 
 def _seams(messages: Sequence[ModelMessage]) -> list[int]:
-    """The places before which a history may be cut: no call is separated from its result, no request from one beside it."""
+    """The places before which a history may be cut: no call is separated from its result."""
     found = []
     waiting: set[str] = set()
     for place, message in enumerate(messages):
-        after_answer = place > 0 and isinstance(messages[place - 1], ModelResponse)
-        if place and not waiting and not _returned(message) and (after_answer or isinstance(message, ModelResponse)):
+        if place and not waiting:
             found.append(place)
         if isinstance(message, ModelResponse):
             waiting = set(_calls(message))

@@ -90,11 +90,9 @@ class ProviderModel:
 
     def _request(self, call: ModelCall) -> AbstractAsyncContextManager[StreamedResponse]:
         parameters = call.tools.parameters if isinstance(call.tools, Tools) else ModelRequestParameters()
-        # The request for a summary is no history of the session, and nothing is to be remembered of it.
-        repairs = self._repairs if call.purpose == "answer" else Repairs()
         return model_request_stream(
             self._here(),
-            repairs.sendable(call.session, call.history, call.instructions),
+            self._repairs.sendable(call.session, call.history, call.instructions),
             model_settings=self._settings,
             model_request_parameters=parameters,
         )

@@ -197,7 +197,7 @@ def test_pinned_instructions_stay_over_many_compactions() -> None:
 
 def test_an_earlier_summary_is_handed_on_whole_and_replaced() -> None:
     history = turns(1, 2, 3, 4)
-    long = "They like pears. " * 5_000
+    long = "They like pears. " * 500
     history = [*after(history, asked_for(history), long), *turns(5, 6, 7)]
     made = asked_for(history)
     (request,) = made.request
@@ -205,6 +205,13 @@ def test_an_earlier_summary_is_handed_on_whole_and_replaced() -> None:
     assert "pears" not in str(summed_up(made))
     shorter = after(history, made, "They like plums.")
     assert [text for text in texts(shorter) if "like" in text] == [f"{compaction.SUMMARY}\n\nThey like plums."]
+
+
+def test_a_long_earlier_summary_leaves_less_room_for_the_rest() -> None:
+    history = turns(1, 2, 3, 4)
+    history = [*after(history, asked_for(history), "They like pears. " * 1_000), *turns(*range(2_000))]
+    (request,) = asked_for(history).request
+    assert 17_000 < sum(map(len, texts([request]))) < WINDOW * 4 * 0.8
 
 
 def test_what_the_person_said_last_stays_when_the_turn_is_long() -> None:
@@ -346,7 +353,7 @@ def test_the_request_has_neither_calls_nor_tools_and_no_thinking() -> None:
     (request,) = made.request
     assert isinstance(request, ModelRequest)
     assert {part.part_kind for part in request.parts} == {"user-prompt"}
-    assert "secret" not in str(request)
+    assert summed_up(made)[:2] == [{"person": "q"}, {"assistant": "a"}]
     for word in ("goals", "decisions", "facts", "names, ids, numbers", "open points", "returned that still matters"):
         assert word in made.instructions
     assert len(made.instructions) < 2_000
@@ -408,6 +415,12 @@ def test_a_summary_is_asked_for_with_the_number_of_messages(layer: Layer) -> Non
 # --- always
 
 
+def pairs_of(messages: Sequence[ModelMessage]) -> set[str]:
+    """The ids of the calls that have a result."""
+    calls = {name for message in messages for name in compaction._calls(message)}
+    return calls & {name for message in messages for name in compaction._returned(message)}
+
+
 def returned(results: ModelMessage, count: int) -> ModelRequest:
     """Some of the results only, or a message in their place."""
     parts = [part for part in results.parts if isinstance(part, ToolReturnPart)]
@@ -447,6 +460,13 @@ def test_nothing_is_torn_and_nothing_lost_however_a_history_is_compacted(
     new = list(map(rows.read, Layer().compacted(history, made, "A summary.")))
     kept = history[made.cut :]
     assert rows.ONE.dump_json(history[0]) == before
+    # A call that has its result keeps it; both are there or both are summed up.
+    had, have = pairs_of(history), pairs_of([*new, *kept])
+    assert have <= had
+    entries = summed_up(made) if made.request else []
+    if not (entries and "left_out" in entries[0]):
+        assert len(had) - len(have) == sum("result" in entry for entry in entries)
+        assert sum("call" in entry for entry in entries) >= sum("result" in entry for entry in entries)
     if not made.request:
         # Only results have changed, and they have become shorter.
         pairs = list(zip(new, history, strict=False))

@@ -122,13 +122,15 @@ def test_a_new_generation_is_looked_at_anew_even_where_it_shares_messages_with_t
         repairs.sendable("s", [*old, last])
         new = list(old)
         # As capping does it: the same message with less in it, in the same place; the others are the same objects.
-        new[place] = replace(message, parts=[replace(part, **shorter(part)) for part in message.parts])
+        new[place] = capped(message)
         assert new[place] != message
         assert repairs.sendable("s", [*new, last]) == repair_messages([*new, last]), place
 
 
-def shorter(part: Any) -> dict[str, Any]:
-    return {"args": {}} if isinstance(part, ToolCallPart) else {"content": "capped"}
+def capped(message: Any) -> ModelMessage:
+    short = [replace(part, **{"args" if isinstance(part, ToolCallPart) else "content": "{}"}) for part in message.parts]
+    made: ModelMessage = replace(message, parts=short)
+    return made
 
 
 def test_a_history_that_was_summed_up_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
