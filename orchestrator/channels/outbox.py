@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from orchestrator.channels.channel import Handler, ReplyTo
@@ -43,16 +44,17 @@ def post_outbox(process: Process, session: SessionId) -> int:
 
 
 def _post_all(process: Process, session: SessionId) -> int:
-    holder = process.new_token()
     longest = max((channel.timeout_seconds for channel in process.app.channels), default=0.0)
     lease_ms = int(longest * 1000) + SPARE_MS
     posted = 0
     while posted < MOST_AT_ONCE and not process.draining.is_set():
-        # One at a time: what was posted and not yet settled when a process dies is posted again.
-        taken = process.repeat(lambda: process.journal.take_out(session, holder, lease_ms, 1), patience=PATIENCE)
-        if not taken.entries:
+        # One at a time: what was posted and not yet settled when a process dies is posted again. A holder of its own for each: a
+        # settlement that comes late must not be taken for that of the next.
+        holder = process.new_token()
+        taken = process.repeat(partial(process.journal.take_out, session, holder, lease_ms, 1), patience=PATIENCE)
+        if not taken:
             return posted
-        pause = _post(process, session, taken.entries[0], taken.tries)
+        pause = None if taken[0].done else _post(process, session, taken[0].entry, taken[0].tries)
         _settle(process, session, holder, pause)
         if pause is not None:
             return posted
@@ -88,7 +90,7 @@ def _post(process: Process, session: SessionId, packed: bytes, tries: int) -> in
         if tries >= channel.tries:
             log.exception("%s: given up after %d tries, %s will not hear of %s", key, tries, entry.address, event.type)
             return None
-        pause = min(FIRST_PAUSE_MS * 2 ** (tries - 1), LONGEST_PAUSE_MS)
+        pause = int(min(FIRST_PAUSE_MS * 2.0 ** min(tries - 1, 30), LONGEST_PAUSE_MS))
         log.warning("%s: try %d failed, the next comes in %g s: %r", key, tries, pause / 1000, broken)
         return pause
     return None

@@ -8,6 +8,7 @@ import pytest
 
 import web
 from orchestrator import Agent, App, Channel, Engine, Incoming, ScriptedModel, Settings, StandardWebhook, answers
+from orchestrator.channels import ChannelHandle, handle
 from orchestrator.core.names import SessionId
 from tests.channels.signing import GOOD, signed
 from tests.web.support import Http, http_of
@@ -42,6 +43,14 @@ class Site:
         """Another web process for the same App."""
         return Site(self.engine.app, self.engine.settings)
 
+    def channel(self, name: str) -> ChannelHandle:
+        """A channel to talk through from Python, over this site's engine."""
+        return handle(self.engine.app, name, self.engine)
+
+    def events(self, session: str) -> list[dict[str, Any]]:
+        """The stream."""
+        return [json.loads(line) for line in self.engine.reads.events(SessionId(session), 0, 10_000)]
+
     def run(self, session: str) -> None:
         """Carry a session on until it is parked."""
         for _ in range(50):
@@ -52,8 +61,7 @@ class Site:
     def said(self, session: str) -> list[str]:
         """What people have said to a session."""
         self.run(session)
-        lines = [json.loads(line) for line in self.engine.reads.events(SessionId(session), 0, 10_000)]
-        return [event["data"]["message"] for event in lines if event["type"] == "message.received"]
+        return [one["data"]["message"] for one in self.events(session) if one["type"] == "message.received"]
 
     def sessions(self) -> list[SessionId]:
         """All sessions there are."""

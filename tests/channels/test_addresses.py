@@ -42,14 +42,14 @@ def test_addresses_are_apart_by_channel_and_text(plain: Site) -> None:
 def test_nobody_is_there_until_somebody_has_come(plain: Site) -> None:
     status, body = told(plain.http.get("/v1/channels/support/ticket-1"))
     assert (status, body["code"]) == (404, "session_not_found")
-    for control, status in (
+    for control, none in (
         ("cancel", "no_active_turn"),
         ("clear", "no_active_session"),
         ("compact", "no_active_session"),
     ):
         assert told(plain.http.post(f"/v1/channels/support/ticket-1/{control}")) == (
             200,
-            {"ok": True, "status": status},
+            {"ok": True, "status": none},
         )
     assert told(plain.http.post("/v1/channels/support/ticket-1/reset"))[1]["status"] == "no_active_session"
     assert plain.sessions() == []
