@@ -208,8 +208,8 @@ class ModelLayer(Protocol):
     ) -> Compaction | None:
         """How this history gets shorter, or None where there is nothing to do. Changes nothing and asks nobody.
 
-        `used_tokens` is what the provider counted as the input of the newest answer in `messages`; None when this history
-        was not counted yet, as after a compaction. `asked` means that a person wants a summary; else the caller has found
+        `used_tokens` is what the provider counted for the newest answer in `messages` and all before it; None when this
+        history was not counted yet, as after a compaction. `asked` means that a person wants a summary; else the caller has found
         that the history is about to be longer than `window_tokens`, and capping old results may be enough.
         """
         ...

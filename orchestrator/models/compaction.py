@@ -96,8 +96,8 @@ def compacted(messages: Sequence[ModelMessage], made: Compaction, summary: str) 
 
 
 def estimate(messages: Sequence[ModelMessage], used_tokens: int | None) -> int:
-    """The tokens of a history: what the provider counted for its newest answer, and a quarter of the bytes since then."""
-    since = 0 if used_tokens is None else max(0, _newest_answer(messages))
+    """The tokens of a history: what the provider counted up to its newest answer, and a quarter of the bytes since then."""
+    since = 0 if used_tokens is None else _newest_answer(messages) + 1
     return (used_tokens or 0) + sum(map(_size, messages[since:])) // BYTES_PER_TOKEN
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -319,6 +320,13 @@ def test_a_provider_that_counts_more_tokens_than_the_bytes_suggest_is_believed()
     assert plan(history, tokens=14_000).request
 
 
+def test_what_came_after_the_newest_answer_is_added_to_what_the_provider_counted() -> None:
+    history = [*turn(1, "x" * 4_000), said("y" * 4_000), said("z" * 4_000)]
+    assert compaction.estimate(history, 50_000) == pytest.approx(52_000, abs=50)
+    assert compaction.estimate(history, None) == pytest.approx(3_000, abs=100)
+    assert compaction.estimate(history[:-2], 50_000) == 50_000
+
+
 def test_capped_once_it_is_summed_up_the_next_time() -> None:
     history = [*turn(0, big()), *turn(1, {"out": big(), "code": 1}), *turns(2, 3, 4)]
     shorter = after(history, plan(history))
@@ -487,3 +495,12 @@ def test_nothing_is_torn_and_nothing_lost_however_a_history_is_compacted(
     last = next(message for message in reversed(history) if compaction._words(message))
     shown = texts([*new, *kept])
     assert all(part.content in shown for part in compaction._words(last))
+
+
+def test_a_summary_that_was_ever_written_is_known_again() -> None:
+    stored = json.loads(Path(__file__).with_name("golden").joinpath("summary-1.json").read_text())
+    history = [rows.read(json.dumps(stored["row"]).encode()), told("ok"), *turns(1, 2, 3)]
+    made = asked_for(history)
+    assert texts(made.request)[0] == "The earlier summary:\n\nThey like pears."
+    assert summed_up(made)[0] == {"person": "Et maintenant ?"}
+    assert texts(after(history, made))[0] == "Speak French."

@@ -434,6 +434,60 @@ def test_a_failed_call_reaches_the_model_as_an_error(layer: Layer, provider: Pro
     assert contents == ['{"error":"no such order"}', '{"error":"The call was cancelled."}', ""]
 
 
+def test_a_summary_is_asked_for_without_tools_and_disturbs_nothing(layer: Layer, provider: Provider) -> None:
+    fake = provider([text("ok"), text("They like pears."), text("yes")])
+    model = layer.model(NAME)
+    history = [layer.read(layer.message_row([Message(("Speak French.",), pinned=True), Message(("q0",))]))]
+    for number in range(1, 16):
+        outcomes = [Result(f"c{number}", "find", Outcome("completed", f"result {number}"))]
+        history += [layer.read(_asking(f"c{number}")), layer.read(layer.results_row(outcomes))]
+        history += [layer.read(layer.message_row([Message((f"steer {number}",))]))]
+    ask(model, call(layer, history, tools=[find], instructions="Be kind."))
+    plan = layer.compaction(history, window_tokens=100_000, used_tokens=90_000, asked=False)
+    assert plan is not None
+    asked = call(layer, plan.request, instructions=plan.instructions, purpose="summary")
+    summary = ask(model, asked).text
+    history = [*map(layer.read, layer.compacted(history, plan, summary)), *history[plan.cut :]]
+    ask(model, call(layer, history, tools=[find], instructions="Be kind."))
+    before, summing, after = (one.messages for one in fake.calls)
+    assert [one["role"] for one in summing] == ["system", "user", "user"]
+    assert "tools" not in fake.calls[1].body
+    assert summing[0]["content"] == plan.instructions
+    assert "result 3" in summing[1]["content"]
+    assert [one["role"] for one in after[:3]] == ["system", "user", "user"]
+    assert after[0]["content"] == "Be kind."
+    assert after[1]["content"] == "Speak French."
+    assert after[2]["content"].endswith("They like pears.")
+    assert len(after) < len(before)
+    assert after[-1] == before[-1]
+    for place, one in enumerate(after):
+        if one["role"] == "tool":
+            assert after[place - 1]["tool_calls"][0]["id"] == one["tool_call_id"]
+
+
+def _asking(name: str) -> bytes:
+    part = f'{{"part_kind":"tool-call","tool_name":"find","args":"{{}}","tool_call_id":"{name}"}}'
+    return f'{{"kind":"response","parts":[{part}]}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [("openai-chat:gpt-4o", 128_000), ("openai:gpt-4o", 128_000), ("openai-chat:nobody-knows-it", None)],
+)
+def test_the_window_of_a_model_is_known_without_a_key_where_the_library_knows_it(
+    name: str, tokens: int | None, layer: Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for _ in range(2):
+        assert layer.context_tokens(name) == tokens
+
+
+@pytest.mark.parametrize("name", ["scripted", "", ":", "nobody:x", "x:", ":x", "anthropic:claude-sonnet-4-5", "a:b:c"])
+def test_a_window_that_nobody_knows_breaks_nothing(name: str, layer: Layer) -> None:
+    tokens = layer.context_tokens(name)
+    assert tokens is None or tokens > 0
+
+
 def test_a_history_of_a_thousand_messages_is_sent_whole_and_in_order(layer: Layer, provider: Provider) -> None:
     fake = provider([text("ok")])
     history = []

@@ -25,7 +25,14 @@ def test_a_row_that_was_ever_written_can_be_read(path: Path, layer: Layer) -> No
 
 
 def test_there_are_golden_rows_of_every_kind() -> None:
-    assert {path.stem.partition("-")[0] for path in GOLDEN} >= {"message", "pinned", "results", "answer", "scripted"}
+    assert {path.stem.partition("-")[0] for path in GOLDEN} >= {
+        "message",
+        "pinned",
+        "results",
+        "answer",
+        "scripted",
+        "summary",
+    }
 
 
 def test_what_people_said_is_one_row(layer: Layer) -> None:
