@@ -240,8 +240,8 @@ class Draft:
         self.ended_turn = self.ended_turn or isinstance(fact, TurnSettled)
         self.ended = self.ended or isinstance(fact, SessionEnded)
         turn = after.turn or before.turn
-        # What is said between two turns belongs to no message.
-        deliveries = turn.deliveries if turn else ()
+        # What is said between two turns belongs to no message, and a message that nobody answers is not waited for.
+        deliveries = turn.deliveries if turn and not isinstance(fact, DeliveryDropped) else ()
         for event in events.publish(self.ground.session, before, fact, after, bodies):
             self.say(event, deliveries)
 

@@ -12,8 +12,8 @@ from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import MAX_DELIVERIES, Principal
 from orchestrator.models.scripted import Conversation, Reply, ScriptedModel, answers, asks, calls
 from orchestrator.ports import Answer, ModelCall, ModelOutput, ReasoningDelta, TextDelta
-from orchestrator.tool import ToolContext, tool
-from tests.engine.test_crash_table import ROAD, WAYS
+from orchestrator.tool import Fatal, ToolContext, tool
+from tests.engine.test_crash_table import WAYS
 from tests.engine.test_news import at_moment, beside
 from tests.servers import wait_for
 from tests.worlds import Fault, How, World, answered, results, said
@@ -27,9 +27,9 @@ def echo(talk: Conversation) -> Reply:
 
 
 def thoughtful(talk: Conversation) -> Reply:
-    """Looks a thing up once, then answers what was said last."""
+    """Looks once, then answers what was said last."""
     if talk.step == 0:
-        return calls(asks("look", at="shelf"), asks("look", at="cellar"), text="Let me see.")
+        return calls(asks("look", at="shelf"), text="Let me see.")
     return echo(talk)
 
 
@@ -151,6 +151,7 @@ def test_two_messages_in_a_row_join_together_in_their_order(world: World) -> Non
     thread = beside(world, session)
     wait_for(lambda: model.begun)
     world.say(session, "one", who=ANN)
+    wait_for(begun.is_set)
     model.go.set()
     thread.join(5)
     told = [data["message"] for kind, data in world.shown(session) if kind == "message.received"]
@@ -251,8 +252,8 @@ def test_running_tools_come_to_their_end_before_a_message_joins(world: World) ->
     thread.join(5)
     (told,) = [event for event in world.events(session) if event["type"] == "message.deferred"]
     assert told["data"] == {
-        **{"turnId": "turn_0", "sequence": 0, "stepIndex": 0},
-        **{"deliveryId": later, "until": "tools"},
+        "turnId": "turn_0", "sequence": 0, "stepIndex": 0,
+        "deliveryId": later, "until": "tools",
     }
     assert later not in told["meta"]["deliveryIds"]
     assert world.history(session) == [
@@ -270,8 +271,6 @@ def test_a_message_that_wanted_to_join_a_turn_that_fails_begins_the_next(world: 
     def dig(ctx: ToolContext) -> str:
         """Dig."""
         go.wait(10)
-        from orchestrator.tool import Fatal
-
         raise Fatal("The spade broke.")
 
     world.app(lambda talk: asks("dig") if talk.turn == "turn_0" else echo(talk), [dig])
@@ -340,6 +339,13 @@ def test_a_turn_takes_in_only_so_many_messages_and_the_next_ones_begin_another(w
 # At every moment, whatever breaks ----------------------------------------------------------------------------------------
 
 TURN = ("create", "own", "commit: turn", "append", "commit: answer", "commit: look", "own", "append", "commit: answer")
+"""Every script call of `thoughtful`'s turn, a step for each task."""
+
+
+def test_the_moments_are_those_of_a_turn(world: World) -> None:
+    world.app(thoughtful, [look])
+    world.run(world.create("A book"))
+    assert tuple(world.traffic.verbs) == tuple(verb.partition(":")[0] for verb in TURN)
 
 
 @pytest.mark.parametrize("at", range(1, len(TURN)), ids=lambda at: f"{at} {TURN[at]}")
