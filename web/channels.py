@@ -141,8 +141,10 @@ class Views:
         who = caller()
         access.check_scope(who, "control")
         names = Names()
+        # Of a user the session is looked up first, and that one is told, whoever has the address by then.
+        told_by_id = self._reached_or_none(channel, address) if who.is_user else None
 
-        def call(engine: Engine) -> Admitted:
+        def by_address(engine: Engine) -> Admitted:
             found = engine.control_at(
                 channel,
                 address,
@@ -154,11 +156,19 @@ class Views:
             )
             return Admitted(found.session, found.delivery)
 
+        def by_id(engine: Engine) -> Admitted:
+            if told_by_id is None:
+                return Admitted(None)
+            name = names.delivery(engine)
+            if control == "cancel":
+                engine.cancel(told_by_id, turn=turn, principal=who.principal, delivery=name)
+            else:
+                engine.control(told_by_id, control, principal=who.principal, delivery=name, reason=reason)
+            return Admitted(told_by_id, name)
+
         try:
-            if who.is_user:
-                self._reached(channel, address, "control")
-            told = self.front.write(call)
-        except (SessionNotFound, SessionNotActive):
+            told = self.front.write(by_id if who.is_user else by_address)
+        except SessionNotActive:
             told = Admitted(None)
         return _controlled(told, control)
 
@@ -168,6 +178,12 @@ class Views:
         if session is not None:
             self.front.allow(caller(), session, scope)
         return session
+
+    def _reached_or_none(self, channel: str, address: str) -> SessionId | None:
+        try:
+            return self._reached(channel, address, "control")
+        except SessionNotFound:
+            return None
 
     # Webhooks ---------------------------------------------------------------------------------------------------------
 

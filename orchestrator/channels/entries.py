@@ -60,7 +60,7 @@ class Entry:
             [VERSION, self.channel, self.handler, self.address, self.suffix, self.line],
             ensure_ascii=False,
             separators=(",", ":"),
-        ).encode()
+        ).encode("utf-8", "surrogatepass")  # an address may hold what is no character; a commit must not fail for it
 
     @classmethod
     def unpack(cls, packed: bytes) -> Entry:

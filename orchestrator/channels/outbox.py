@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Coroutine
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from orchestrator.channels.channel import Handler, ReplyTo
 from orchestrator.channels.entries import Entry, UnreadableEntry
+from orchestrator.clock import steady
 from orchestrator.core.names import SessionId, Token
 from orchestrator.errors import JournalAway
 from orchestrator.process.shared import Process
@@ -96,14 +96,28 @@ def _post(process: Process, session: SessionId, packed: bytes, tries: int) -> in
     return None
 
 
+class HandlerLeft(Exception):
+    """A handler wanted to end the process, or was cancelled: it has failed as any other."""
+
+
 def _run(process: Process, handler: Handler, given: tuple[Any, ...], seconds: float) -> None:
     """Call a handler, sync on a thread or async on a loop of the process. Raises what it raises, `TimeoutError` if it takes too long."""
+    until = steady() + seconds
     if _is_async(handler.run):
         _on_loop(process, handler.run(*given), seconds)
         return
-    found = process.threads.run(lambda: handler.run(*given)).result(seconds)
+
+    def call() -> object:
+        try:
+            return handler.run(*given)
+        except Exception:
+            raise
+        except BaseException as left:
+            raise HandlerLeft(repr(left)) from left
+
+    found = process.threads.run(call).result(seconds)
     if inspect.isawaitable(found):
-        _on_loop(process, found, seconds)
+        _on_loop(process, found, max(until - steady(), 0.001))
 
 
 def _is_async(run: Any) -> bool:
@@ -117,11 +131,16 @@ def _on_loop(process: Process, work: Any, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 await work
-        except BaseException as broken:
-            ended.set_exception(broken if isinstance(broken, Exception) else TimeoutError(repr(broken)))
+        except Exception as broken:
+            ended.set_exception(broken)
+        except asyncio.CancelledError:
+            ended.set_exception(HandlerLeft("cancelled"))
             raise
-        ended.set_result(None)
+        except BaseException as left:
+            # Passed on, it would end the loop, and with it what else runs there.
+            ended.set_exception(HandlerLeft(repr(left)))
+        else:
+            ended.set_result(None)
 
-    running: Coroutine[Any, Any, None] = watched()
-    process.loops.run(running)
+    process.loops.run(watched())
     ended.result(seconds + SPARE_MS / 2000)

@@ -84,7 +84,7 @@ def post(site: Site, session: SessionId) -> int:
 
 def waiting(site: Site, session: SessionId) -> int:
     """Entries in the outbox."""
-    return cast(int, site.engine.journal.client.llen(site.engine.journal.keys(session).out))
+    return site.engine.journal.client.llen(site.engine.journal.keys(session).out)
 
 
 def refuse(*texts: str) -> Callable[[Event, ReplyTo], None]:
@@ -391,3 +391,20 @@ def test_a_post_leaves_the_hash_of_the_session_small(site: Site, out: Out) -> No
     post(site, session)
     wait_for(lambda: waiting(site, session) == 1)
     assert client.object("ENCODING", keys.own) == b"listpack"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_handler_that_wants_to_end_the_process_has_failed(make_site: MakeSite, kind: str) -> None:
+    channel = Channel("out")
+
+    def leave(event: Event, to: ReplyTo) -> None:
+        raise SystemExit
+
+    async def leave_later(event: Event, to: ReplyTo) -> None:
+        raise SystemExit
+
+    channel.on("turn.completed")(leave if kind == "sync" else leave_later)
+    site = make_site(channel)
+    session = say(site, "Hi")
+    assert waiting(site, session) == 1
+    assert say(site, "And now?") == session
