@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
+from gunicorn.glogging import Logger
+
 from orchestrator.config import from_environment
+from web.logged import cut
 from web.stream import end_all
 
 
@@ -26,6 +29,8 @@ def address(environ: Mapping[str, str]) -> str:
 bind = address(os.environ)
 worker_class = "gthread"
 threads = max(64, from_environment().streams + 16)
+# Counted together with the connections that are kept open between two requests.
+worker_connections = max(1000, 2 * threads)
 # Of the worker's main loop, which readers do not hold up.
 timeout = 120
 keepalive = 15
@@ -36,6 +41,19 @@ control_socket_disable = True
 accesslog = "-"
 # Neither the query nor the referer: clients put keys into URLs.
 access_log_format = '%(h)s %(t)s "%(m)s %(U)s %(H)s" %(s)s %(B)s %(M)sms'
+
+
+class CuttingLogger(Logger):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn's own, which shows no text that opens a door, whatever the format asks for."""
+
+    def atoms(self, *about: Any) -> dict[str, Any]:
+        """What the format of the access log may use."""
+        found: dict[str, Any] = super().atoms(*about)
+        shown = {name: cut(text) if isinstance(text, str) else text for name, text in found.items()}
+        return {**shown, **dict.fromkeys(("{authorization}i", "{cookie}i"), "-")}
+
+
+logger_class = CuttingLogger
 
 
 def post_worker_init(worker: Any) -> None:

@@ -308,6 +308,8 @@ class Stream:
             if not news and not self._longer():
                 return []
             lines = reads.events(self._session, self._index, most)
+            if not lines and news:
+                self._longer()  # something else was told than new events: that it has ended, or is erased
         except OrchestratorError as away:
             if not self._away:
                 log.warning("stream of %s waits: %s", self._session, away)

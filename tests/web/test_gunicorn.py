@@ -14,6 +14,7 @@ import web.gunicorn as settings
 from orchestrator.engine import Engine
 from tests.servers import Server, wait_for
 from tests.web.support import Hand, Web
+from web.logged import cut
 
 SESSION = "/eve/v1/session"
 
@@ -63,6 +64,23 @@ def test_the_access_log_has_no_query(site: Web, engine: Engine) -> None:
     assert "hush-hush" not in site.log
 
 
+def test_the_access_log_shows_no_path_that_opens_a_door_and_no_credential(valkey: Server) -> None:
+    every = '%(U)s "%(r)s" %({authorization}i)s %({cookie}i)s'
+    with Web(valkey.url, "--access-logformat", every) as site:
+        site.post("/eve/v1/callback/hush-hush", authorization="Bearer hush-hush", cookie="hush-hush")
+        site.get("/eve/v1/connections/crm/callback/1/hush-hush/more?x=hush-hush")
+        site.get("/.well-known/workflow/v1/webhook/hush-hush")
+        for seen in ("/eve/v1/callback/…", "/eve/v1/connections/crm/callback/…", "/workflow/v1/webhook/…"):
+            wait_for(lambda seen=seen: seen in site.log, what=seen)  # type: ignore[misc]  # mypy cannot infer defaults
+        assert "hush-hush" not in site.log
+
+
+def test_our_own_log_shows_no_path_that_opens_a_door() -> None:
+    assert cut("/v1/callback/abc") == "/v1/callback/…"
+    assert cut("/v1/session/ses_1/callback") == "/v1/session/ses_1/callback"
+    assert cut("/v1/webhooks/shop") == "/v1/webhooks/shop"  # what counts there is the signature
+
+
 def test_a_body_without_a_length_has_the_same_limit(valkey: Server, engine: Engine) -> None:
     with Web(valkey.url, ORCHESTRATOR_BODY_LIMIT_BYTES="1000") as site:
         assert b" 202 " in chunked(site, SESSION, [b'{"mess', b'age":"a"}'])
@@ -96,6 +114,9 @@ def test_there_are_threads_for_all_readers_and_some_more(monkeypatch: pytest.Mon
     assert (settings.worker_class, settings.threads) == ("gthread", 64)
     monkeypatch.setenv("ORCHESTRATOR_STREAMS", "200")
     assert importlib.reload(settings).threads > 200
+    monkeypatch.setenv("ORCHESTRATOR_STREAMS", "2000")
+    again = importlib.reload(settings)
+    assert again.worker_connections > again.threads > 2000  # otherwise the last readers would wait to be accepted
     monkeypatch.undo()
     importlib.reload(settings)
 

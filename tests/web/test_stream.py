@@ -148,6 +148,40 @@ def test_a_start_beyond_the_end_of_an_ended_session_ends(site: Web, hand: Hand, 
     assert reader.raw == b"\n"
 
 
+def test_a_session_that_ends_while_nothing_is_said_ends_its_readers(site: Web, hand: Hand, client: Any) -> None:
+    hand.said(1)
+    with site.follow(hand.session) as reader:
+        reader.until([0])
+        client.hset(hand.engine.journal.keys(hand.session).own, "status", "ended")
+        reader.until_end()
+    assert reader.indexes == [0]
+
+
+def test_the_readers_of_an_erased_session_end(site: Web, hand: Hand, engine: Engine) -> None:
+    hand.said(2)
+    with site.follow(hand.session) as first, site.follow(hand.session, "?startIndex=9") as second:
+        first.until([0, 1])
+        engine.erase(hand.session)
+        first.until_end()
+        second.until_end()
+    assert (first.indexes, second.indexes) == ([0, 1], [])
+    for method in ("GET", "HEAD"):
+        assert site.ask(method, f"/eve/v1/session/{hand.session}/stream")[0] == 404
+
+
+def test_a_reader_that_hears_of_the_end_does_not_wait_for_the_next_look(narrow: Web, hand: Hand, client: Any) -> None:
+    hand.said(1)
+    keys = hand.engine.journal.keys(hand.session)
+    with narrow.follow(hand.session) as reader:
+        reader.until([0])
+        time.sleep(1.0)  # past the first looks: from here on only the ear can tell
+        client.hset(keys.own, "status", "ended")
+        client.publish(keys.tail, f"{hand.session} 1")
+        begun = time.monotonic()
+        reader.until_end()
+        assert time.monotonic() - begun < 2.0
+
+
 def test_stubs_of_old_deltas_are_read_as_events(site: Web, hand: Hand, client: Any) -> None:
     line = (
         '{"type":"message.appended","data":{"turnId":"turn_0","sequence":0,"stepIndex":0,"messageDelta":"long"},'
@@ -200,6 +234,13 @@ def test_who_does_not_know_the_record_never_gets_it(site: Web, hand: Hand) -> No
         hand.write("message.appended", "session.completed")
         reader.until_end()
     assert "$eve" not in reader.raw.decode()
+
+
+@pytest.mark.parametrize("version", ["0", "2", "true", "", "1.0"])
+def test_only_the_version_that_is_known_here_has_leases(site: Web, hand: Hand, version: str) -> None:
+    with site.follow(hand.session, f"?streamControlVersion={version}") as reader:
+        wait_for(lambda: reader.beats >= 4, 5)
+        assert "$eve" not in reader.raw.decode()
 
 
 # Server-sent events ------------------------------------------------------------------------------------------------------
