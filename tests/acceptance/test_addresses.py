@@ -15,11 +15,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator import apikeys
 from orchestrator.core.names import SessionId
 from tests.acceptance.caller import TERMINAL, Answer, Caller
 from tests.acceptance.doors import SECRET
@@ -32,6 +34,7 @@ from tests.web.support import Web
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.timeout(240)]
 APP = "tests.acceptance.doors:app"
 MANY = 50
+PEOPLE = 5
 
 
 @pytest.fixture
@@ -47,8 +50,8 @@ def system(make_server: MakeServer, tmp_path: Path, provider: FakeOpenAI) -> Ite
         yield made
 
 
-def site(system: System) -> Web:
-    return Web(system.server.url, target="web:create_app()", ORCHESTRATOR_APP=APP)
+def site(system: System, **settings: str) -> Web:
+    return Web(system.server.url, target="web:create_app()", ORCHESTRATOR_APP=APP, **settings)
 
 
 def never_two_turns_at_once(events: list[dict[str, Any]]) -> None:
@@ -77,14 +80,17 @@ def test_fifty_first_messages_at_once_make_one_session_with_each_of_them_once(
                 killed.append(pid)
                 return
 
+    people = [apikeys.mint(f"person-{number}") for number in range(PEOPLE)]
+    keys = {"ORCHESTRATOR_API_KEYS": ",".join(entry for _, entry in people)}
     with ExitStack() as stack:
-        callers = [Caller(stack.enter_context(site(system)).port) for _ in range(2)]
+        ports = [stack.enter_context(site(system, **keys)).port for _ in range(2)]
+        callers = [Caller(ports[number % 2], people[number % PEOPLE][0]) for number in range(MANY)]
         begin = threading.Barrier(MANY)
 
         def say(number: int) -> Answer:
-            body = {"message": f"steps=2 tool=work #{number}.", "turnPolicy": ("queue", "steer")[number // 2 % 2]}
+            body = {"message": f"steps=2 tool=work #{number}.", "turnPolicy": ("queue", "steer")[number // 7 % 2]}
             begin.wait()
-            return callers[number % 2].post("/channels/desk/room%207", body)
+            return callers[number].post("/channels/desk/room%207", body)
 
         killer = Every(2.0, kill)
         with ThreadPoolExecutor(MANY) as threads:
@@ -136,12 +142,10 @@ def at_once(port: int, request: bytes, times: int) -> tuple[list[tuple[int, dict
     took = time.monotonic() - began
     answers = []
     for connection in connections:
-        raw = b""
-        while piece := connection.recv(65536):
-            raw += piece
+        answer = HTTPResponse(connection)
+        answer.begin()
+        answers.append((answer.status, json.loads(answer.read())))
         connection.close()
-        head, _, body = raw.partition(b"\r\n\r\n")
-        answers.append((int(head.split()[1]), json.loads(body)))
     return answers, took
 
 
@@ -149,7 +153,7 @@ def test_a_webhook_that_comes_again_and_again_is_one_message_after_a_restart_and
     system: System, provider: FakeOpenAI
 ) -> None:
     body = json.dumps({"address": "order 17", "message": "steps=2 tool=work #webhook"}).encode()
-    named = signed("msg_1", body) | {"content-length": str(len(body)), "connection": "close", "host": "127.0.0.1"}
+    named = signed("msg_1", body) | {"content-length": str(len(body)), "host": "127.0.0.1"}
     head = "".join(f"{name}: {text}\r\n" for name, text in named.items())
     request = f"POST /v1/webhooks/hooks HTTP/1.1\r\n{head}\r\n".encode() + body
 
