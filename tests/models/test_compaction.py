@@ -278,6 +278,15 @@ def test_steering_words_behind_such_results_stay_where_they_are() -> None:
     assert shorter[-1].parts == history[-1].parts
 
 
+def test_calls_that_are_open_stay_however_long_they_are() -> None:
+    calling = ModelResponse([ToolCallPart("write", {"text": "x" * 60_000}, "open")], model_name="m")
+    history = [*turns(1, 2), said("write it"), *used("small"), calling]
+    made = asked_for(history)
+    assert history[made.cut :] == [calling]
+    assert texts(after(history, made))[1] == "write it"
+    assert {"result": "find", "output": "small"} in summed_up(made)
+
+
 # --- automatic: capping
 
 
