@@ -50,6 +50,14 @@ def test_a_new_key_is_one_that_the_server_recognises(capfd: pytest.CaptureFixtur
     assert out.strip() not in err
 
 
+def test_a_new_key_may_be_made_for_less(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "new", "shop", "--scopes", "read, send"]) == 0
+    entry = capfd.readouterr().err.split("ORCHESTRATOR_API_KEYS=")[1].split(" ")[0]
+    assert [key.scopes for key in apikeys.parse(entry)] == [{"read", "send"}]
+    assert main(["keys", "new", "shop", "--scopes", "write"]) == 2
+    assert "no scope" in capfd.readouterr().err
+
+
 def test_a_port_that_is_taken_is_said_at_once(capfd: pytest.CaptureFixture[str]) -> None:
     import socket
 
