@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+import web
 from examples import webhooks
 from orchestrator import App, Settings
 from orchestrator.channels import Channel, handle
@@ -106,3 +107,14 @@ def test_the_example_takes_what_its_help_desk_signs(make_site: MakeSite, caplog:
     refused = site.http.post("/v1/webhooks/tickets", data=body, headers=signed(body, by=GOOD))
     assert refused.status_code == 401
     site.close()
+
+
+def test_every_route_of_channels_is_on_the_page() -> None:
+    rows = set(re.findall(r"^\| (GET|POST) \| `(\S+)` \| yes \|", PAGE, re.MULTILINE))
+    real = {
+        (method, rule.rule.removeprefix("/v1").replace("orc_address:", ""))
+        for rule in web.create_app(webhooks.app).url_map.iter_rules()
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+        if rule.rule.startswith(("/v1/channels", "/v1/webhooks"))
+    }
+    assert rows == real
