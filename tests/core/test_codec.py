@@ -37,9 +37,9 @@ from orchestrator.core.codec import (
 )
 from orchestrator.core.delivery import Body, Envelope, Part
 from orchestrator.core.event import Outcome
-from orchestrator.core.fact import Fact, ModelAnswered, TurnStarted
+from orchestrator.core.fact import Compacted, Fact, MessagesJoined, ModelAnswered, TurnStarted
 from orchestrator.core.names import CallId, DeliveryId, Millis, TurnId
-from orchestrator.core.snapshot import EMPTY, VERSION, Call, Position, Principal, Snapshot, Turn, Usage
+from orchestrator.core.snapshot import EMPTY, VERSION, Call, Compacting, Position, Principal, Snapshot, Turn, Usage
 from orchestrator.perform import RESULT_DEPTH, plain_json
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -409,14 +409,32 @@ FULL = Snapshot(
         tries=1, retry_at=Millis(1772600005000), finish="tool-calls", usage=Usage(100, 20), cancelling=True,
         failed="MODEL_CALL_FAILED", extra={"hold": {"on": "input"}},
     ),
-    last_turn=(DeliveryId("dlv_01J00000000000000000000009"),),
     marks=(0, 12, 40),
     at=Position(44, 90, 1, 12),
-    extra={"mood": "sunny"},
+    # The second was a field once.
+    extra={"mood": "sunny", "last_turn": ["dlv_01J00000000000000000000009"]},
+)  # fmt: skip
+STEERED = Snapshot(
+    next_turn=3,
+    judged=19,
+    waiting=3,
+    started=True,
+    pending=("clear", "compact"),
+    turn=Turn(
+        TurnId("turn_2"), 2, (DeliveryId("dlv_A"), DeliveryId("dlv_B")), SHOP, "support", Millis(1772600000000),
+        joining=(DeliveryId("dlv_C"),), joining_bytes=40, followed=True, compacted=4,
+    ),
+    compacting=Compacting(False, True, 2, Millis(1772600005000), {"later": True}),
+    ending="reset",
+    context=9_000,
+    at=Position(44, 90, 1, 12, 3_000),
 )  # fmt: skip
 STORED: dict[str, object] = {
     "snapshot-1-empty": EMPTY,
     "snapshot-1-full": FULL,
+    "snapshot-1-steered": STEERED,
+    "fact-1-messages-joined": MessagesJoined(TurnId("turn_2"), 1, (DeliveryId("dlv_A"), DeliveryId("dlv_B")), Millis(1)),
+    "fact-1-compacted": Compacted("scripted", 2, Usage(100, 20), Millis(1)),
     "fact-1-turn-started": TurnStarted(
         TurnId("turn_2"), 2, (DeliveryId("dlv_A"),), 17, True, SHOP, "support", 40, Millis(1)
     ),

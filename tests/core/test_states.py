@@ -10,17 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.advance import Scene, advance, follow, has_work, judge, next_effect, understands
+from orchestrator.core.advance import Scene, advance, follow, has_work, judge, next_effect
 from orchestrator.core.delivery import DeliveryKind, Envelope, Head
-from orchestrator.core.effect import CallModel, RunTools, Wait
+from orchestrator.core.effect import CallModel, Compact, RunTools, Wait
 from orchestrator.core.fact import (
     CallStarted,
     CancelAccepted,
+    CompactionBegun,
+    CompactionDue,
+    CompactionLeft,
+    ContextCleared,
+    ControlKept,
     DeliveryDropped,
     DeliveryWaits,
     Fact,
+    MessagesJoined,
+    MessageSteers,
     ModelAnswered,
     ModelTryFailed,
+    SessionEnded,
+    SessionEnding,
+    StepCut,
     StepStarted,
     ToolReturned,
     TurnSettled,
@@ -31,9 +41,9 @@ from orchestrator.core.snapshot import EMPTY, Call, Phase, Principal, Snapshot, 
 
 PAGE = Path(__file__).parents[2] / "docs" / "states.md"
 STATES, HOLDS, WORDS = "## The table", "## What a hold is waiting for", "## How to read a cell"
-TOPICS = {"steering", "controls", "requests", "runs", "subagents"}
+TOPICS = {"requests", "runs", "subagents"}
 NOW = Millis(1_000_000)
-SCENE = Scene(at=NOW, agent="support", model="scripted", seq=40, events=90)
+SCENE = Scene(at=NOW, agent="support", model="scripted", seq=40, events=90, all_in=True)
 ASKED, OTHER = Principal("api-key", "service", "shop"), Principal("api-key", "service", "night")
 
 
@@ -84,7 +94,7 @@ CELLS = list(cells())
 
 def turned(*facts: Fact) -> Snapshot:
     """A session in its third turn, caused by ASKED, after these facts."""
-    begun = TurnStarted(TurnId("turn_2"), 2, (DeliveryId("dlv_5"),), 5, False, ASKED, "support", 30, NOW)
+    begun = TurnStarted(TurnId("turn_2"), 2, (DeliveryId("dlv_5"),), 5, 0, ASKED, "support", 30, NOW)
     made = advance(replace(EMPTY, started=True, next_turn=2, judged=4), begun)
     for fact in (StepStarted(TurnId("turn_2"), 0, "scripted", NOW), *facts):
         made = advance(made, fact)
@@ -104,10 +114,17 @@ def failed(again: int) -> ModelTryFailed:
     return ModelTryFailed(TurnId("turn_2"), 0, "MODEL_CALL_FAILED", Millis(again), NOW)
 
 
+def shorter_in_turn() -> Snapshot:
+    """A turn that is about to ask its model and looks at its history first."""
+    begun = TurnStarted(TurnId("turn_2"), 2, (DeliveryId("dlv_5"),), 5, 0, ASKED, "support", 30, NOW)
+    made = advance(replace(EMPTY, started=True, next_turn=2, judged=4), begun)
+    return advance(made, CompactionDue(None, 0, False, NOW))
+
+
 # Several snapshots where a state has several: a decision must not depend on what the table does not name. What was shown of an
 # answer is no part of a snapshot, so "called" and "begun" are one.
 SITUATIONS: dict[str, Sequence[Snapshot]] = {
-    "idle": [EMPTY, replace(EMPTY, started=True, next_turn=2, judged=4, last_turn=(DeliveryId("dlv_4"),))],
+    "idle": [replace(EMPTY, started=True, next_turn=2, judged=4), replace(EMPTY, started=True, usage=Usage(9, 9))],
     "model called, no output yet": [turned(), turned(failed(NOW - 1))],
     "model output begun": [turned(), turned(failed(NOW - 1))],
     "waiting for the model's next try": [turned(failed(NOW + 500)), turned(failed(NOW - 1), failed(NOW + 60_000))],
@@ -115,6 +132,13 @@ SITUATIONS: dict[str, Sequence[Snapshot]] = {
         turned(answered(1)),
         turned(answered(3), settled(1)),
         turned(answered(2), CallStarted(TurnId("turn_2"), call_id(2, 0, 0), NOW)),
+    ],
+    "history made shorter in a turn": [
+        shorter_in_turn(),
+        advance(shorter_in_turn(), CompactionBegun("scripted", 9, NOW)),
+    ],
+    "history made shorter between turns": [
+        advance(replace(EMPTY, started=True), CompactionDue(DeliveryId("dlv_1"), 1, True, NOW))
     ],
 }
 
@@ -132,7 +156,7 @@ DELIVERIES: dict[str, Sequence[Head]] = {
     "cancel": [head("cancel"), head("cancel", principal=OTHER)],
     "cancel, another turn": [head("cancel", guard="turn_1"), head("cancel", guard="turn_7")],
     "clear, compact": [head("clear"), head("compact")],
-    "reset": [head("reset")],
+    "reset": [head("reset"), head("reset", principal=OTHER)],
 }
 
 
@@ -155,11 +179,16 @@ def waits(before: Snapshot, given: Head) -> None:
     fact = judge(before, given, SCENE)
     assert isinstance(fact, DeliveryWaits)
     after = advance(before, fact)
-    assert after.turn == before.turn  # the turn does not notice
+    # The turn does not notice, but for what must not be overtaken.
+    followed = after.turn and replace(after.turn, followed=before.turn is not None and before.turn.followed)
+    assert followed == before.turn
     assert (after.waiting, after.judged) == (before.waiting + 1, given.n)
     assert next_effect(after, NOW) == next_effect(before, NOW)
-    assert before.turn is not None
-    over = advance(after, TurnSettled(before.turn.id, "completed", "", False, NOW))
+    over = after
+    if before.turn is not None:
+        over = advance(after, TurnSettled(before.turn.id, "completed", "", False, NOW))
+    else:
+        over = advance(after, CompactionLeft("nothing_to_do", Usage(), NOW))
     assert has_work(over, NOW)
     own = judge(over, given, SCENE)
     assert isinstance(own, TurnStarted)
@@ -190,13 +219,89 @@ def nothing(before: Snapshot, given: Head) -> None:
     assert after == replace(before, judged=given.n)
 
 
-def refused(before: Snapshot, given: Head) -> None:
-    assert not understands(given)
-    assert given.envelope.kind not in typing.get_args(DeliveryKind)
+def joins(before: Snapshot, given: Head) -> None:
+    """Behind what must come to its end first, and before the next model call."""
+    assert before.turn is not None
+    for call in ("silent", "speaking"):
+        fact = judge(before, given, SCENE)
+        assert isinstance(fact, MessageSteers)
+        after = advance(before, fact)
+        assert (after.waiting, after.judged) == (before.waiting + 1, given.n)
+        facts = through(after, replace(SCENE, call=call))
+        joined = next(fact for fact in facts if isinstance(fact, MessagesJoined))
+        assert joined.deliveries == (given.id,)
+        assert not any(isinstance(fact, StepStarted) for fact in facts[: facts.index(joined)])
+        cut = any(isinstance(fact, StepCut) for fact in facts)
+        assert cut == (call == "silent" and before.turn.step_open and before.turn.phase == "model")
 
 
-PROMISES = {check.__name__: check for check in (starts, waits, cancels, nothing, refused)}
-DUE = {"idle": type(None), "model": CallModel, "wait": Wait, "tools": RunTools}
+def through(snapshot: Snapshot, scene: Scene) -> list[Fact]:
+    """What follows until the next model call, when every effect comes to its end."""
+    facts: list[Fact] = []
+    while not (facts and isinstance(facts[-1], StepStarted)):
+        fact = follow(snapshot, scene)
+        if fact is None:
+            turn = snapshot.turn
+            assert turn is not None
+            if snapshot.compacting is not None:
+                fact = CompactionLeft("nothing_to_do", Usage(), NOW)
+            elif turn.phase == "model":
+                fact = replace(answered(0), step=turn.step, finish="stop")
+            else:
+                fact = settled(next(place for place, call in enumerate(turn.calls) if call.state != "settled"))
+        facts.append(fact)
+        snapshot = advance(snapshot, fact)
+    return facts
+
+
+def now(before: Snapshot, given: Head) -> None:
+    fact = judge(before, given, SCENE)
+    if given.envelope.kind == "clear":
+        assert isinstance(fact, ContextCleared)
+        assert next_effect(advance(before, fact), NOW) is None
+    else:
+        assert isinstance(fact, CompactionDue)
+        assert isinstance(next_effect(advance(before, fact), NOW), Compact)
+    assert advance(before, fact).judged == given.n
+    # On a session that has not begun there is nothing to do.
+    assert isinstance(judge(EMPTY, given, SCENE), DeliveryDropped)
+
+
+def kept(before: Snapshot, given: Head) -> None:
+    fact = judge(before, given, SCENE)
+    assert isinstance(fact, ControlKept)
+    after = advance(before, fact)
+    assert after.pending == (given.envelope.kind,)
+    assert advance(after, replace(fact, n=10)).pending == after.pending, "once"
+    assert (after.turn, next_effect(after, NOW)) == (before.turn, next_effect(before, NOW))
+    if before.turn is not None:
+        over = advance(after, TurnSettled(before.turn.id, "completed", "", False, NOW))
+    else:
+        over = advance(after, CompactionLeft("nothing_to_do", Usage(), NOW))
+    done = follow(over, SCENE)
+    assert isinstance(done, ContextCleared | CompactionDue)
+    assert advance(over, done).pending == ()
+
+
+def ends(before: Snapshot, given: Head) -> None:
+    fact = judge(before, given, SCENE)
+    assert isinstance(fact, SessionEnding)
+    after = advance(before, fact)
+    for kind in ("message", "clear", "cancel", "reset"):
+        assert isinstance(judge(after, head(kind, n=11), SCENE), DeliveryDropped)
+    if before.turn is not None:
+        end = follow(after, SCENE)
+        assert isinstance(end, TurnSettled)
+        assert end.outcome == "cancelled"
+        after = advance(after, end)
+    assert next_effect(after, NOW) is None
+    assert has_work(after, NOW), "somebody has to write the last events"
+    assert follow(after, replace(SCENE, all_in=False)) is None, "what still waits is named first"
+    assert isinstance(follow(after, SCENE), SessionEnded)
+
+
+PROMISES = {check.__name__: check for check in (starts, joins, waits, cancels, nothing, now, kept, ends)}
+DUE = {"idle": type(None), "model": CallModel, "wait": Wait, "tools": RunTools, "shorter": Compact}
 
 
 # The tests ----------------------------------------------------------------------------------------------------------
@@ -226,7 +331,7 @@ def test_every_cell_is_checked_or_marked_later() -> None:
 def test_the_table_has_a_row_for_every_state_a_snapshot_can_be_in() -> None:
     # A new phase or kind of delivery has to be put into the table, and then into the lists above.
     assert set(typing.get_args(Phase)) == {"model", "tools"}
-    assert set(typing.get_args(DeliveryKind)) == {"message", "cancel", "tail_seen"}
+    assert set(typing.get_args(DeliveryKind)) == {"message", "cancel", "clear", "compact", "reset", "tail_seen"}
 
 
 def test_the_words_are_explained_on_the_page() -> None:
