@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from orchestrator.channels.channel import Handler, ReplyTo
-from orchestrator.channels.entries import Entry, UnreadableEntry
+from orchestrator.channels.channel import Channel, Handler, ReplyTo
+from orchestrator.channels.entries import Entry
 from orchestrator.clock import steady
 from orchestrator.core.names import SessionId, Token
 from orchestrator.errors import JournalAway
@@ -26,6 +26,8 @@ SPARE_MS = 5_000
 """How much longer than its handler may take an entry is ours: the time to say that it was posted."""
 FIRST_PAUSE_MS = 1_000
 LONGEST_PAUSE_MS = 300_000
+ELSEWHERE_TRIES = 8
+"""How often an entry is looked at that this version cannot post: two minutes in which a worker of another version may come for it."""
 MOST_AT_ONCE = 256
 """Entries that one visit posts; the next visit goes on."""
 PATIENCE = 5.0
@@ -71,29 +73,34 @@ def _settle(process: Process, session: SessionId, holder: Token, pause: int | No
 
 def _post(process: Process, session: SessionId, packed: bytes, tries: int) -> int | None:
     """Tell a handler. None: rid of it; else in how many ms it is to be tried again."""
+    key, most = f"{session}/?", ELSEWHERE_TRIES
     try:
         entry = Entry.unpack(packed)
-    except UnreadableEntry as broken:
-        log.error("%s: an entry of its outbox cannot be read and is dropped: %s", session, broken)
-        return None
-    channel = next((known for known in process.app.channels if known.name == entry.channel), None)
-    handler = channel.handler(entry.handler) if channel is not None else None
-    event = entry.event
-    key = entry.key(session, event)
-    if channel is None or handler is None:
-        log.warning("%s: this version has no handler %s of the channel %s any more", key, entry.handler, entry.channel)
-        return None
-    to = ReplyTo(entry.channel, entry.address, session, key, tries)
-    try:
+        event = entry.event
+        key = entry.key(session, event)
+        channel, handler = _listener(process, entry)
+        most = channel.tries
+        to = ReplyTo(entry.channel, entry.address, session, key, tries)
         _run(process, handler, (event, to), channel.timeout_seconds)
     except Exception as broken:
-        if tries >= channel.tries:
-            log.exception("%s: given up after %d tries, %s will not hear of %s", key, tries, entry.address, event.type)
+        if tries >= most:
+            log.exception("%s: given up after %d tries", key, tries)
             return None
         pause = int(min(FIRST_PAUSE_MS * 2.0 ** min(tries - 1, 30), LONGEST_PAUSE_MS))
         log.warning("%s: try %d failed, the next comes in %g s: %r", key, tries, pause / 1000, broken)
         return pause
     return None
+
+
+class NotHere(Exception):
+    """This version of the App has no such handler."""
+
+
+def _listener(process: Process, entry: Entry) -> tuple[Channel, Handler]:
+    for channel in process.app.channels:
+        if channel.name == entry.channel and (handler := channel.handler(entry.handler)) is not None:
+            return channel, handler
+    raise NotHere(f"no handler {entry.handler} of a channel {entry.channel}")
 
 
 class HandlerLeft(Exception):

@@ -263,11 +263,32 @@ def test_an_async_handler_that_hangs_is_cancelled(make_site: MakeSite) -> None:
     assert waiting(site, session) == 1
 
 
-def test_a_handler_that_is_gone_is_not_waited_for(site: Site, out: Out, make_site: MakeSite) -> None:
+def test_a_post_for_a_handler_of_another_version_is_left_to_that(site: Site, out: Out, make_site: MakeSite) -> None:
+    out.before = refuse()
+    session = say(site, "Hi")
+    out.before = refuse("nothing")
+    redeployed = make_site(Channel("out"))
+    assert post(redeployed, session) == 0
+    assert post(site, session) == 1
+    assert out.texts == ["Hi"]
+
+
+def test_a_post_for_a_handler_that_is_gone_is_given_up(site: Site, out: Out, make_site: MakeSite) -> None:
     out.before = refuse()
     session = say(site, "Hi")
     redeployed = make_site(Channel("out"))
-    assert post(redeployed, session) == 1
+    assert sum(post(redeployed, session) for _ in range(outbox.ELSEWHERE_TRIES)) == 1
+    assert waiting(site, session) == 0
+
+
+def test_an_entry_that_nobody_can_read_is_given_up_and_holds_nobody_up_for_ever(site: Site, out: Out) -> None:
+    out.before = refuse()
+    session = say(site, "Hi")
+    client, keys = site.engine.journal.client, site.engine.journal.keys(session)
+    client.lset(keys.out, 0, '[99,"of a later version"]')
+    client.rpush(keys.out, b'[1,"out","answer","a","","no event"]')
+    for _ in range(2 * outbox.ELSEWHERE_TRIES):
+        post(site, session)
     assert waiting(site, session) == 0
 
 
