@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     _dev(commands.add_parser("dev", help="everything on this machine: server, workers, web", description=_DEV))
     _worker(commands.add_parser("worker", help="worker processes, started again when they die", description=_WORKER))
     _web(commands.add_parser("web", help="the HTTP interface", description=_WEB))
-    _sessions(commands.add_parser("sessions", help="look at sessions, cancel them"))
+    _sessions(commands.add_parser("sessions", help="look at sessions, stop, clear, end and erase them"))
     _keys(commands.add_parser("keys", help="keys for the HTTP interface"))
     return parser
 
@@ -112,6 +112,10 @@ def _sessions(parser: argparse.ArgumentParser) -> None:
         ("show", "one session"),
         ("follow", "its stream, from the beginning on, one event a line"),
         ("cancel", "stop the open turn"),
+        ("clear", "let the model forget what was said, when no turn is open"),
+        ("compact", "let the model sum up what was said long ago, when no turn is open"),
+        ("reset", "end it for good; its addresses lead to a new one"),
+        ("erase", "leave nothing of it, whatever it is doing"),
     ):
         command = commands.add_parser(name, help=about)
         if name == "list":

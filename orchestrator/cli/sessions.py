@@ -1,4 +1,4 @@
-"""`orchestrator sessions`: looking at sessions in the journal, and stopping their turns."""
+"""`orchestrator sessions`: looking at sessions in the journal, and what an operator does to one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from orchestrator import ids, world
 from orchestrator.agent import Agent, App
 from orchestrator.clock import iso
 from orchestrator.config import from_environment
+from orchestrator.core.delivery import Control
 from orchestrator.core.names import Millis, SessionId
 from orchestrator.engine import Engine
 from orchestrator.errors import SessionNotFound
@@ -95,4 +96,33 @@ def cancel_(asked: argparse.Namespace) -> int:
     """Tell the open turn to stop."""
     outcome = _engine().cancel(_named(asked.session))
     print(outcome.replace("_", " "))
+    return 0
+
+
+def clear_(asked: argparse.Namespace) -> int:
+    """Let the model forget what was said."""
+    return _control(asked, "clear")
+
+
+def compact_(asked: argparse.Namespace) -> int:
+    """Let the model sum up what was said long ago."""
+    return _control(asked, "compact")
+
+
+def reset_(asked: argparse.Namespace) -> int:
+    """End a session for good."""
+    return _control(asked, "reset")
+
+
+def _control(asked: argparse.Namespace, kind: Control) -> int:
+    session = _named(asked.session)
+    _engine().control(session, kind)
+    print(f"accepted; what becomes of it: orchestrator sessions follow {session}")
+    return 0
+
+
+def erase_(asked: argparse.Namespace) -> int:
+    """Leave nothing of a session."""
+    _engine().erase(_named(asked.session))
+    print("erased")
     return 0

@@ -91,6 +91,22 @@ def test_sessions_can_be_listed_shown_and_followed(say: Say, desk: Desk, url: st
     assert [json.loads(line)["type"] for line in some] == events[3:]
 
 
+def test_a_session_can_be_cleared_ended_and_erased(say: Say, desk: Desk, url: str, tmp_path: Path) -> None:
+    process = worker(tmp_path / "log", environment(url))
+    try:
+        session = desk.say("hello")
+        desk.wait(session, "session.waiting")
+        for control, event in (("clear", "context.cleared"), ("reset", "session.completed")):
+            assert say("sessions", control, session).stdout.startswith("accepted")
+            desk.wait(session, event)
+    finally:
+        process.stop()
+    assert say("sessions", "compact", session).stderr.startswith(f"{session} takes no more messages")
+    assert "ended" in say("sessions", "show", session).stdout
+    assert say("sessions", "erase", session).stdout.strip() == "erased"
+    assert "Session not found" in say("sessions", "show", session).stderr
+
+
 def test_a_turn_can_be_cancelled(say: Say, desk: Desk, url: str, tmp_path: Path) -> None:
     session = desk.say("hello")
     assert say("sessions", "cancel", session).stdout.strip() == "cancelling"
