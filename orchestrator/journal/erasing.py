@@ -32,7 +32,10 @@ class Erasing(Addresses):
             return False
         gen = 0
         while gen >= 0:
-            gen = int(self._erase(session, "bodies", gen)[1])
+            answer = self._erase(session, "bodies", gen)
+            if answer[0] == b"gone":
+                return True
+            gen = answer[1]
         self._erase(session, "end")
         return True
 

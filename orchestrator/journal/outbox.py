@@ -14,9 +14,9 @@ class Outbox(Addresses):
     """Take out, settle."""
 
     def take_out(self, session: SessionId, holder: str, lease_ms: int = 30_000, most: int = 64) -> list[Out]:
-        """The first entries of a session's outbox, if nobody else holds it and no next try is waited for;
-        nobody else gets them for `lease_ms`. Address drops among
-        them are carried out here and come back as `done`. Settle what you took, with the same `holder`. Raises `JournalAway`."""
+        """The first entries of a session's outbox, if nobody else holds it and no next try is waited for; nobody else gets them
+        for `lease_ms`. Address drops among them are carried out here and come back as `done`. Settle what you took, with the same
+        `holder`. Raises `JournalAway`."""
         answer = self._run("take_out", self.keys(session), {"holder": holder, "lease_ms": lease_ms, "most": most})
         if answer[0] != b"done":
             return []
@@ -30,5 +30,6 @@ class Outbox(Addresses):
 
     def settle_out(self, session: SessionId, holder: str, done: int, retry_in_ms: int = 0) -> int:
         """The first `done` entries are done with. Returns how many are left; they are looked at again in `retry_in_ms`. Safe to repeat."""
-        answer = self._run("settle_out", self.keys(session), {"holder": holder, "done": done, "retry_ms": retry_in_ms})
+        named = {"holder": holder, "done": done, "retry_ms": retry_in_ms, "grace_ms": self.grace_ms}
+        answer = self._run("settle_out", self.keys(session), named)
         return int(answer[1]) if answer[0] == b"done" else 0

@@ -20,6 +20,7 @@ from orchestrator.journal.ownership import read_body, read_heads
 from orchestrator.journal.stubs import restore
 
 PAGE = 256
+ERASING = "erasing"
 
 
 class Reads:
@@ -38,7 +39,7 @@ class Reads:
             pipe.zrange(keys.inbox, -1, -1, withscores=True)
             pipe.time()
             fields, last, (seconds, micros) = pipe.execute()
-        if not fields:
+        if not fields or ERASING.encode() in fields:
             return None
         plain = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
         above = bool(last) and last[0][1] > int(plain["floor"])
@@ -46,27 +47,31 @@ class Reads:
 
     def exists(self, session: SessionId) -> bool:
         """Whether there is such a session."""
-        with spoken():
-            return bool(self.client.exists(self.journal.keys(session).own))
+        return self._field(session, "status") is not None
 
     def tail(self, session: SessionId) -> int | None:
         """How many events the stream has, or None if there is no such session."""
-        with spoken():
-            events = cast("bytes | None", self.client.hget(self.journal.keys(session).own, "events"))
+        events = self._field(session, "events")
         return None if events is None else int(events)
 
     def life(self, session: SessionId) -> str | None:
         """live, ending, ended, or None."""
-        with spoken():
-            word = cast("bytes | None", self.client.hget(self.journal.keys(session).own, "status"))
+        word = self._field(session, "status")
         return None if word is None else word.decode()
 
     def place(self, session: SessionId) -> tuple[int, str] | None:
         """How many events the stream has and the session's life (live, ending, ended), or None if there is no such session."""
-        with spoken():
-            found = cast("list[bytes | None]", self.client.hmget(self.journal.keys(session).own, ["events", "status"]))
-        events, life = found
+        events, life = self._fields(session, "events", "status")
         return None if events is None or life is None else (int(events), life.decode())
+
+    def _field(self, session: SessionId, name: str) -> bytes | None:
+        return self._fields(session, name)[0]
+
+    def _fields(self, session: SessionId, *names: str) -> list[bytes | None]:
+        """Fields of the own-hash; none of a session that is being erased, which is gone for everybody."""
+        with spoken():
+            found = cast("list[bytes | None]", self.client.hmget(self.journal.keys(session).own, [*names, ERASING]))
+        return found[:-1] if found[-1] is None else [None] * len(names)
 
     def takes_part(self, session: SessionId, who: str) -> bool:
         """Whether a principal (`ids.principal_key`) created the session or was accepted by it."""

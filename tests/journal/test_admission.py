@@ -8,10 +8,13 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.core.delivery import Body, Part
-from orchestrator.core.names import DeliveryId
-from orchestrator.errors import InboxFull, SessionNotActive
-from orchestrator.journal import Done, News
+from orchestrator.core.names import DeliveryId, SessionId
+from orchestrator.core.snapshot import Principal
+from orchestrator.errors import DeliveryKeyReused, InboxFull, SessionNotActive
+from orchestrator.ids import keyed_delivery, new_session, principal_key
+from orchestrator.journal import Done, News, Operation
 from orchestrator.journal.calling import MOST_HEADS
+from tests.journal.test_again_and_late import at_once
 from tests.journal.world import DAY_MS, LABEL, START, Hand, changed, listening
 
 
@@ -308,3 +311,130 @@ def test_the_servers_clock_is_asked_where_no_other_is_given(hand: Hand) -> None:
     assert before <= due - 2_000 <= after
     assert hand.fields(session)["created"].isdigit()
     assert before <= hand.journal.heartbeat(LABEL, "worker00") <= after + 1_000
+
+
+# A caller's own keys ----------------------------------------------------------------------------------------------------
+
+ADA, BOB = Principal("jwt", "user", "ada", issuer="one"), Principal("jwt", "user", "bob", issuer="one")
+
+
+def test_a_key_makes_one_delivery_of_each_session_and_principal() -> None:
+    ids = {
+        keyed_delivery(scope, principal, key)
+        for scope in ("ses_1", "ses_2")
+        for principal in (ADA, BOB, Principal("jwt", "user", "ada", issuer="two"), None)
+        for key in ("one", "two", "")
+    }
+    assert len(ids) == 2 * 4 * 3
+    assert keyed_delivery("ses_1", Principal("jwt", "user", "ada", "one", {"mail": "x"}), "one") in ids
+    assert {len(name) for name in ids} == {30}
+
+
+@pytest.mark.parametrize("then", ["live", "ended"])
+def test_another_body_under_the_same_key_is_refused_and_the_same_is_answered_again(hand: Hand, then: str) -> None:
+    session, message = hand.create(), hand.message()
+    hand.journal.deliver(session, message, digest="a" * 32)
+    if then == "ended":
+        hand.end(session)
+    before = hand.everything()
+    assert hand.journal.deliver(session, message, digest="a" * 32).again
+    assert hand.journal.deliver(session, message).again, "no digest is not compared"
+    with pytest.raises(DeliveryKeyReused, match=message.id):
+        hand.journal.deliver(session, message, digest="b" * 32)
+    assert changed(before, hand.everything()) == set()
+
+
+def test_a_digest_is_compared_with_that_of_its_own_delivery(hand: Hand) -> None:
+    session, one, other = hand.create(), hand.message(), hand.message()
+    hand.journal.deliver(session, one, digest="a" * 32)
+    hand.journal.deliver(session, other)
+    assert hand.journal.deliver(session, other, digest="b" * 32).again, "it came without one, at the same moment"
+    assert hand.journal.deliver(session, one, digest="a" * 32).again
+
+
+def test_digests_are_forgotten_with_their_deliveries(hand: Hand) -> None:
+    session = hand.create()
+    hand.journal.deliver(session, hand.message(), digest="a" * 32)
+    hand.later(DAY_MS + 1)
+    hand.deliver(session)
+    assert hand.client.zcard(hand.journal.keys(session).seen) == 1
+
+
+def test_who_created_a_session_or_was_accepted_by_it_takes_part(hand: Hand) -> None:
+    ada, bob = principal_key(ADA), principal_key(BOB)
+    session = hand.create(who=ada)
+    assert (hand.reads.takes_part(session, ada), hand.reads.takes_part(session, bob)) == (True, False)
+    hand.journal.deliver(session, hand.control(), who=bob)
+    assert hand.reads.takes_part(session, bob)
+
+
+def test_who_was_refused_takes_no_part(hand: Hand) -> None:
+    hand = small(hand, 0)
+    session, bob = hand.create(), principal_key(BOB)
+    with pytest.raises(InboxFull):
+        hand.journal.deliver(session, hand.message(), who=bob)
+    hand.reset(session)
+    with pytest.raises(SessionNotActive):
+        hand.journal.deliver(session, hand.message(), who=bob)
+    assert not hand.reads.takes_part(session, bob)
+
+
+# An operation -----------------------------------------------------------------------------------------------------------
+
+
+OPERATION = Operation("op-1", ADA)
+
+
+def operate(hand: Hand, operation: Operation = OPERATION) -> tuple[SessionId, bool]:
+    admitted = hand.journal.create(
+        new_session(hand.now, operation.shard),
+        agent="support",
+        deployment=LABEL,
+        first=hand.message(),
+        operation=operation,
+    )
+    return admitted.session, admitted.again
+
+
+@pytest.mark.parametrize("then", ["live", "reset", "ended"])
+def test_an_operation_creates_one_session_while_that_lives_and_for_a_day_at_least(hand: Hand, then: str) -> None:
+    session, again = operate(hand)
+    assert not again
+    if then != "live":
+        hand.reset(session)
+    if then == "ended":
+        hand.end(session)
+    hand.later(DAY_MS - 1)
+    before = hand.everything()
+    assert operate(hand) == (session, True)
+    assert changed(before, hand.everything()) == set()
+    hand.later(1)
+    if then == "live":
+        assert operate(hand) == (session, True)
+        assert hand.fields(session)["waiting"] == "1"
+    else:
+        assert operate(hand)[0] != session
+
+
+def test_operations_of_others_and_other_operations_create_sessions_of_their_own(hand: Hand) -> None:
+    sessions = {operate(hand, Operation(key, who))[0] for key in ("op-1", "op-2") for who in (ADA, BOB)}
+    assert len(sessions) == 4
+
+
+def test_an_operation_must_live_in_the_shard_of_its_session(hand: Hand) -> None:
+    operation = Operation("op-1", ADA)
+    with pytest.raises(ValueError, match="shard"):
+        hand.create(session=new_session(hand.now, "1Z" if operation.shard != "1Z" else "0Z"), operation=operation)
+
+
+def test_many_creations_of_one_operation_at_once_create_one_session(hand: Hand) -> None:
+    answers = at_once(12, lambda _: operate(hand))
+    assert len({session for session, _ in answers}) == 1
+    assert sorted(again for _, again in answers) == [False] + [True] * 11
+    assert len(hand.wakes()) == 1
+
+
+def test_an_operations_name_is_not_stored(hand: Hand) -> None:
+    operate(hand, Operation("the-name-of-it", ADA))
+    assert b"the-name-of-it" not in repr(hand.everything()).encode()
+    assert b"ada" not in repr(hand.client.keys("*")).encode()

@@ -10,12 +10,13 @@ import pytest
 import redis
 
 from orchestrator.core.names import Millis, SessionId
+from orchestrator.core.snapshot import Principal
 from orchestrator.errors import JournalAway, SessionNotActive
-from orchestrator.ids import new_session
-from orchestrator.journal import Appended, Done, Gone, Granted, Refused, Superseded
+from orchestrator.ids import address_key, new_session
+from orchestrator.journal import AdmissionKey, Appended, Done, Gone, Granted, Operation, Refused, Superseded
 from orchestrator.journal.scripts import VERBS, Script
 from orchestrator.journal.stubs import stub
-from tests.journal.world import LABEL, Command, Hand, Owner, Spoken, a_delta, changed, verb_of
+from tests.journal.world import CHANNEL, HERE, LABEL, THERE, Command, Hand, Owner, Spoken, a_delta, changed, verb_of
 
 
 def busy(hand: Hand) -> Owner:
@@ -127,10 +128,101 @@ def _leave(hand: Hand) -> None:
     hand.journal.heartbeat(LABEL, "worker00", leave=True)
 
 
+def _reset(hand: Hand) -> None:
+    hand.reset(busy(hand).session)
+
+
+def _create_operation(hand: Hand) -> None:
+    operation = Operation("op-1", Principal("jwt", "user", "ada"))
+    hand.create(hand.message(), session=new_session(hand.now, operation.shard), operation=operation)
+
+
+def _next_generation(hand: Hand) -> None:
+    owner = busy(hand)
+    assert isinstance(owner.commit(rows=2, new_gen=1, out=(b"post",)), Done)
+    assert owner.position.gen == 1
+
+
+def _arrive(hand: Hand) -> None:
+    assert hand.arrive().started
+
+
+def _arrive_there(hand: Hand) -> None:
+    hand.arrive()
+    assert not hand.arrive(hand.message(), AdmissionKey("webhook-1", "digest")).started
+
+
+def _arrive_elsewhere(hand: Hand) -> None:
+    hand.journal.take_address(hand.create(session=hand.candidate(THERE)), CHANNEL, HERE)
+    hand.arrive()
+    hand.said.pop()
+
+
+def _reserve(hand: Hand) -> None:
+    assert hand.journal.reserve(CHANNEL, "webhook-1", "digest") == "new"
+
+
+def _take_address(hand: Hand) -> None:
+    hand.journal.take_address(hand.create(session=hand.candidate(THERE)), CHANNEL, HERE)
+    hand.said.pop()
+
+
+def _list_address(hand: Hand) -> None:
+    hand.journal.take_address(hand.create(session=hand.candidate(THERE)), CHANNEL, HERE)
+
+
+def _drop_address(hand: Hand) -> None:
+    session = hand.create(session=hand.candidate(THERE))
+    hand.journal.take_address(session, CHANNEL, HERE)
+    hand.journal.drop_address(session, CHANNEL, HERE)
+    hand.said.pop()
+
+
+def _list_dropped_address(hand: Hand) -> None:
+    session = hand.create(session=hand.candidate(THERE))
+    hand.journal.take_address(session, CHANNEL, HERE)
+    hand.journal.drop_address(session, CHANNEL, HERE)
+
+
+def _end_with_addresses(hand: Hand) -> None:
+    owner = hand.owner(hand.arrive().session)
+    hand.journal.take_address(owner.session, CHANNEL, THERE)
+    assert isinstance(owner.use(owner.granted.heads[0].id, mode="end", turn=None), Done)
+
+
+def _take_out(hand: Hand) -> None:
+    owner = busy(hand)
+    owner.commit(mode="park", turn=None, out=(b"one", b"two"))
+    assert len(hand.journal.take_out(owner.session, "holder", 1_000)) == 2
+
+
+def _settle_out(hand: Hand) -> None:
+    owner = busy(hand)
+    owner.commit(mode="park", turn=None, out=(b"one", b"two"))
+    hand.journal.take_out(owner.session, "holder", 1_000)
+    assert hand.journal.settle_out(owner.session, "holder", 1, retry_in_ms=5_000) == 1
+
+
+def _forget(hand: Hand) -> None:
+    session = hand.arrive().session
+    hand.journal._forget_door(session, address_key(CHANNEL, HERE))
+
+
+def _begin_to_erase(hand: Hand) -> None:
+    owner = busy(hand)
+    hand.journal._erase(owner.session, "begin")
+
+
+def _erase(hand: Hand) -> None:
+    assert hand.journal.erase(hand.arrive().session)
+
+
 Act = Callable[[Hand], None]
 ACTS: list[Act] = [
     _create, _create_empty, _deliver, _deliver_cancel, _deliver_idle_cancel, _own, _own_dead, _keep, _park, _chain, _end,
     _park_with_news, _park_behind_waiting_messages, _append, _renew, _release, _disown, _due, _prune, _heartbeat, _leave,
+    _reset, _create_operation, _next_generation, _arrive, _arrive_there, _arrive_elsewhere, _reserve, _take_address, _list_address,
+    _drop_address, _list_dropped_address, _end_with_addresses, _take_out, _settle_out, _forget, _begin_to_erase, _erase,
 ]  # fmt: skip
 each_act = pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__.lstrip("_"))
 

@@ -17,8 +17,20 @@ from orchestrator.core.delivery import Body, Delivery, Envelope, Part
 from orchestrator.core.event import Event, line
 from orchestrator.core.names import DeliveryId, Millis, SessionId, Token, turn_id
 from orchestrator.core.snapshot import Position, Snapshot, Turn
-from orchestrator.ids import new_delivery, new_session, ulid
-from orchestrator.journal import Admitted, Appended, Committed, Done, Granted, Journal, Reads, Refused, Writes
+from orchestrator.ids import address_key, address_shard, new_delivery, new_session, ulid
+from orchestrator.journal import (
+    AdmissionKey,
+    Admitted,
+    Appended,
+    Arrived,
+    Committed,
+    Done,
+    Granted,
+    Journal,
+    Reads,
+    Refused,
+    Writes,
+)
 from orchestrator.journal.client import spoken
 from orchestrator.journal.scripts import Script, Value, script
 from orchestrator.ports import Wake
@@ -29,6 +41,9 @@ LEASE_MS = 10_000
 GRACE_MS = 2_000
 DAY_MS = 86_400_000
 LABEL = "default"
+CHANNEL = "tickets"
+HERE, THERE = "ticket-1", "ticket-2"
+"""Two addresses, of two shards."""
 QUEUE = "orc.default"
 Command = tuple[Value, ...]
 Everything = dict[bytes, object]
@@ -107,6 +122,44 @@ class Hand:
         """Deliver, a message unless said otherwise."""
         return self.journal.deliver(session, delivery or self.message())
 
+    def arrive(
+        self,
+        delivery: Delivery | None = None,
+        *keys: AdmissionKey,
+        at: str = HERE,
+        candidate: SessionId | None = None,
+        **how: Any,
+    ) -> Arrived:
+        """Something comes to an address of the channel."""
+        return self.journal.arrive(
+            CHANNEL,
+            at,
+            delivery or self.message(),
+            candidate=candidate or self.candidate(at),
+            keys=keys,
+            **{"agent": "support", "deployment": LABEL, **how},
+        )
+
+    def candidate(self, at: str = HERE) -> SessionId:
+        """The id of a session that an address may start."""
+        return new_session(self.now, address_shard(address_key(CHANNEL, at)))
+
+    def end(self, session: SessionId, **how: Any) -> None:
+        """A session ends, whatever waits for it."""
+        owner = self.owner(session, lost=True)
+        heads = self.reads.heads(session, 0)
+        n = max([owner.granted.judged, *(head.n for head in heads)])
+        used = sum(head.envelope.kind == "message" for head in heads)
+        names = tuple(head.id for head in heads)
+        done = owner.commit(mode="end", turn=None, judged=n, consumed=names, used=used, **how)
+        assert isinstance(done, Done), done
+
+    def reset(self, session: SessionId) -> Delivery:
+        """A session is reset; nobody has written its end yet."""
+        reset = self.control("reset")
+        self.deliver(session, reset)
+        return reset
+
     def own(self, session: SessionId, token: Token | None = None, **how: Any) -> Granted | Refused:
         """Ask for a session."""
         return self.journal.own(session, token or self.token(), Millis(self.now), deployment=LABEL, **how)
@@ -132,6 +185,11 @@ class Hand:
     def everything(self) -> Everything:
         """All keys of the database with all they hold."""
         return everything(self.client)
+
+    def traces(self, session: SessionId) -> list[bytes]:
+        """The keys that name a session or hold its id, the broker's queue aside."""
+        everything = {key: held for key, held in self.everything().items() if not key.startswith(b"orc.")}
+        return [key for key, held in everything.items() if session.encode() in key or session in repr(held)]
 
     def fields(self, session: SessionId) -> dict[str, str]:
         """The own-hash."""
@@ -175,7 +233,9 @@ class Owner:
         """A commit that builds on what this owner believes. `turn=None`: none is open afterwards."""
         at = self.position
         events = (an_event(self.hand.now, at.events),) if lines is None else tuple(lines)
-        after = Position(at.seq + facts, at.events + len(events), at.gen, at.rows + rows)
+        new_gen = more.get("new_gen")
+        gen, before = (at.gen, at.rows) if new_gen is None else (new_gen, 0)
+        after = Position(at.seq + facts, at.events + len(events), gen, before + rows)
         opened = None if turn is None else Turn(turn_id(turn), turn, (), None, "support", Millis(self.hand.now))
         snapshot = Snapshot(judged=self.judged if judged is None else judged, turn=opened, at=after)
         return replace(
@@ -185,7 +245,7 @@ class Owner:
                 snapshot=snapshot,
                 facts=tuple(b"fact %d" % (at.seq + place) for place in range(facts)),
                 events=events,
-                rows=tuple(b"row %d" % (at.rows + place) for place in range(rows)),
+                rows=tuple(b"row %d" % (before + place) for place in range(rows)),
                 last_row=f"{at.seq + facts}.{rows}.{self.token[-6:]}" if rows else "",
                 work=turn is not None,
                 attempt_key=f"turn_{turn}/0" if turn is not None else "",
@@ -251,6 +311,8 @@ def everything(client: redis.Redis) -> Everything:
                 found[key] = client.zrange(key, 0, -1, withscores=True)
             case b"list":
                 found[key] = client.lrange(key, 0, -1)
+            case b"set":
+                found[key] = client.smembers(key)
             case _:
                 found[key] = client.get(key)
     return found

@@ -86,9 +86,10 @@ if mode == 'end' then
     local key, said = listed[i], listed[i + 1]
     -- An operation stays until its session is erased: who repeats it is told of this session.
     if string.sub(said, 1, 1) ~= 'w' and not string.find(said, '["op"', 1, true) then
-      if shard_of_address(key) == string.sub(session, -2) then
+      local here = shard_of_address(key) == string.sub(session, -2)
+      redis.call('HSET', adrs, key, (here and 'w' or 'd') .. whole(ms) .. string.match(said, ' .*'))
+      if here then
         if redis.call('GET', base .. 'adr:' .. key) == session then redis.call('DEL', base .. 'adr:' .. key) end
-        redis.call('HSET', adrs, key, 'w' .. whole(ms) .. string.match(said, ' .*'))
       else
         redis.call('RPUSH', out, '\0drop ' .. key)
         told = true

@@ -1,6 +1,6 @@
 -- list_address: what a session's own list says of one of its addresses. It is said here before it is done at the address, so that the end
 -- and the erasure of the session find whatever may lead to it.
--- FLAGS deny-oom
+-- FLAGS allow-oom
 -- PARTS clock
 -- KEYS own adrs
 -- ARGV now key step listed most

@@ -2,7 +2,7 @@
 -- FLAGS allow-oom
 -- PARTS clock
 -- KEYS own due out
--- ARGV now session holder done retry_ms
+-- ARGV now session holder done retry_ms grace_ms
 -- Returns {'done', left} | {'superseded'}: another holds it, or this was settled before | {'gone'}
 local ms = clock(now)
 local h = redis.call('HMGET', own, 'out_by', 'out_base', 'token')
@@ -19,7 +19,8 @@ if left == 0 then
   redis.call('HDEL', own, 'out_at', 'out_by', 'out_until')
   return {'done', 0}
 end
-local again = whole(ms + retry_ms)
-redis.call('HSET', own, 'out_by', '', 'out_until', again, 'out_at', again)
+-- Who has more to do goes on at once; somebody comes if nobody does.
+local again = whole(ms + (retry_ms ~= '0' and retry_ms or grace_ms))
+redis.call('HSET', own, 'out_by', '', 'out_until', whole(ms + retry_ms), 'out_at', again)
 if h[3] == '' then redis.call('ZADD', due, 'LT', again, session) end
 return {'done', left}
