@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Literal
@@ -247,6 +248,7 @@ class Views:
             start=start,
             end=end,
             lease=wanted.lease,
+            for_seconds=caller().until - time.time(),
             gone=hung_up(request.environ),
         )
         answer = Response(body, headers=headers, content_type=form.content_type)

@@ -202,7 +202,10 @@ class Served:
 
 
 class Stream:
-    """One reader. Iterate it to the end or `close` it: it holds a slot and an ear."""
+    """One reader. Iterate it to the end or `close` it: it holds a slot and an ear.
+
+    Who has a `lease` is told when it ends. `for_seconds` is how long the reader may read at all, lease or not.
+    """
 
     def __init__(
         self,
@@ -216,6 +219,7 @@ class Stream:
         start: int,
         end: int | None,
         lease: bool,
+        for_seconds: float = float("inf"),
         gone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._engine = engine
@@ -228,6 +232,7 @@ class Stream:
         self._end = end
         self._gone = gone
         self._lease_ends = time.monotonic() + pace.lease_seconds if lease else float("inf")
+        self._closes = time.monotonic() + for_seconds
         self._away = False
         self._over = False
         slots.take(self)
@@ -285,7 +290,12 @@ class Stream:
             now = time.monotonic()
             beat_at = quiet_since + pace.heartbeat_seconds
             heard = self._ear.wait(
-                max(min(next(first_looks, pace.look_seconds), beat_at - now, self._lease_ends - now), 0.0)
+                max(
+                    min(
+                        next(first_looks, pace.look_seconds), beat_at - now, self._lease_ends - now, self._closes - now
+                    ),
+                    0.0,
+                )
             )
             # A look at a journal that hangs takes five seconds: who is nearly due says so before it.
             ahead = pace.heartbeat_seconds / (2 if self._away else 10)
@@ -294,7 +304,7 @@ class Stream:
                 quiet_since = time.monotonic()
 
     def _done(self) -> bool:
-        return self._over or self._slots.stopping or self._gone()
+        return self._over or self._slots.stopping or time.monotonic() >= self._closes or self._gone()
 
     def _look(self, news: bool) -> list[bytes]:
         """The lines that are there and were not served yet."""

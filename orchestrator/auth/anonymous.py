@@ -32,9 +32,15 @@ class Anonymous(Authenticator):
         return None
 
     def _from_elsewhere(self, origin: str) -> bool:
-        """Whether a browser sends this for a page that is not of this machine: any page may post to loopback blindly."""
-        found = urlsplit(origin)
-        return bool(found.scheme) and found.hostname not in LOCAL_HOSTS and origin.lower() not in self.origins
+        """Whether a browser sends this for a page that is not of this machine: any page may post to loopback blindly.
+
+        `null` is what a page says that was put into a sandbox, by whomever.
+        """
+        try:
+            host = urlsplit(origin).hostname
+        except ValueError:
+            host = None
+        return bool(origin) and host not in LOCAL_HOSTS and origin.lower() not in self.origins
 
 
 def from_this_machine(peer: str) -> bool:

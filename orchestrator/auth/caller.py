@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,10 +28,11 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, None for somebody unknown, and what they may do."""
+    """Who calls, None for somebody unknown, what they may do, and when (in seconds of the epoch) that ends."""
 
     principal: Principal | None = None
     scopes: frozenset[str] = DEFAULT_SCOPES
+    until: float = math.inf
 
     @property
     def is_user(self) -> bool:

@@ -48,7 +48,8 @@ class Expected:
         if self.type_claim and self.type_claim in claims:
             type_ = "service" if claims[self.type_claim] == "service" else "user"
         principal = Principal(self.authenticator, type_, subject, self.issuer)
-        return Caller(principal, _scopes(claims) if type_ == "service" else DEFAULT_SCOPES)
+        until = float(claims["exp"]) + self.leeway_seconds
+        return Caller(principal, _scopes(claims) if type_ == "service" else DEFAULT_SCOPES, until)
 
 
 class _Tokens(Authenticator):

@@ -1,10 +1,12 @@
 """Who may do what: services by their scopes, users by the sessions they take part in."""
 
 import json
+import time
 from typing import Any
 
 import jwt
 import pytest
+from werkzeug.test import EnvironBuilder
 
 import web
 from orchestrator.agent import Access, Agent, App
@@ -263,6 +265,20 @@ def test_who_has_sent_to_a_session_takes_part_in_it(url: str) -> None:
     assert shop.http.get(f"/v1/session/{session}", headers=BIRGIT).status_code == 404
     assert shop.http.post(f"/v1/session/{session}", json={"message": "b"}, headers=BIRGIT).status_code == 202
     assert shop.http.get(f"/v1/session/{session}", headers=BIRGIT).status_code == 200
+
+
+def test_a_stream_ends_with_the_token_of_its_reader(url: str) -> None:
+    auth = [Jwt(issuer=SHOP, audience=AUDIENCE, secret=SECRET, leeway_seconds=0)]
+    engine = Engine(App(agents=[Agent("helper")], auth=auth), Settings(url=url))
+    flask = web.create_app(engine=engine)
+    session = http_of(flask).post("/v1/session", json={"message": "a"}, headers=ANNA).json["sessionId"]
+    ends = time.time() + 1.0
+    token = jwt.encode(claims(SHOP, exp=ends), SECRET, "HS256")
+    path = f"/v1/session/{session}/stream"
+    environ = EnvironBuilder(path=path, headers=[("authorization", f"Bearer {token}")], multithread=True).get_environ()
+    said = b"".join(flask(environ, lambda *_: None))  # type: ignore[arg-type]  # nobody writes
+    assert 0 <= time.time() - ends < 1.0
+    assert said == b"\n"
 
 
 def test_only_for_users_the_journal_is_asked_who_takes_part(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
