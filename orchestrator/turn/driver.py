@@ -214,6 +214,7 @@ class Driver:
         hands = self._hands
         hands.given, hands.loose, hands.heads = [], None, done.heads
         hands.all_in, hands.call = False, ""
+        hands.has_posts = done.out > 0
         hands.wrote(made.rows, made.new_gen)
         self._state.committed()
         if made.closed_step:

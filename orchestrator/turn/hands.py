@@ -279,9 +279,7 @@ class Hands:
             return ()
         if self._addresses is None:
             self._addresses = self.process.repeat(lambda: self.process.journal.addresses(self.owned.session))
-        found = entries(self.process.app, self._addresses, lines)
-        self.has_posts = self.has_posts or bool(found)
-        return found
+        return entries(self.process.app, self._addresses, lines)
 
     def messages(self) -> Messages:
         """The whole history as messages, read when they are first looked at."""

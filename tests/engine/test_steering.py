@@ -252,8 +252,11 @@ def test_running_tools_come_to_their_end_before_a_message_joins(world: World) ->
     thread.join(5)
     (told,) = [event for event in world.events(session) if event["type"] == "message.deferred"]
     assert told["data"] == {
-        "turnId": "turn_0", "sequence": 0, "stepIndex": 0,
-        "deliveryId": later, "until": "tools",
+        "turnId": "turn_0",
+        "sequence": 0,
+        "stepIndex": 0,
+        "deliveryId": later,
+        "until": "tools",
     }
     assert later not in told["meta"]["deliveryIds"]
     assert world.history(session) == [
