@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import logging
 import threading
 import time
@@ -108,7 +109,7 @@ def test_a_token_signed_with_a_private_key_is_known_by_the_public_one(key: Priva
         {"sub": "a" * 257},
         {"exp": "soon"},
     ],
-    ids=lambda more: json.dumps(more)[:40],
+    ids=lambda more: re.sub(r"\d{5,}.*", "about now}", json.dumps(more))[:40],
 )
 def test_a_token_that_is_not_for_us_or_not_for_now_is_refused(more: dict[str, Any]) -> None:
     assert is_let_in(by_secret(), with_secret())
