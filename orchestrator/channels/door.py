@@ -27,9 +27,13 @@ class Wanted:
     incoming: Incoming
     body: Body | None
     principal: Principal
+    request_key: str
+    """The sender's id of the request, for the whole channel."""
     key: str
+    """Under which it is admitted: that one, unless the channel says another."""
     identity: str
     digest: str
+    """Of the request's body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ def read(channel: Channel, request: Request) -> Wanted | Reply | None:
         incoming=found,
         body=body,
         principal=found.principal or Principal(authenticator="channel", type="service", id=channel.name),
+        request_key=channel.key(request),
         key=found.delivery_key or channel.key(request),
         identity=channel.identity(found),
         digest=hashlib.sha256(request.body).hexdigest()[:32],
@@ -66,8 +71,9 @@ def admit(desk: Desk, channel: Channel, wanted: Wanted, delivery: DeliveryId) ->
     Raises `DeliveryKeyReused`, `InboxFull`, `BadRequest`, `JournalFull`, `JournalAway`.
     """
     incoming = wanted.incoming
+    if wanted.request_key:
+        desk.reserve(channel.name, wanted.request_key, wanted.digest)
     if wanted.key:
-        desk.reserve(channel.name, wanted.key, wanted.digest)
         # Of the sender's own words, so that it is the same for each webhook with this id.
         delivery = ids.keyed_delivery(f"{channel.name}/{incoming.address}", wanted.principal, wanted.key)
     if wanted.body is None:
@@ -82,7 +88,8 @@ def admit(desk: Desk, channel: Channel, wanted: Wanted, delivery: DeliveryId) ->
         delivery=None if wanted.key else delivery,
         key=wanted.key,
         identity=wanted.identity,
-        digest=wanted.digest,
+        # A key that the channel has made is of the message; what else is in the request may differ.
+        digest=wanted.digest if wanted.key == wanted.request_key else "",
     )
     return Admitted(arrived.session, arrived.delivery)
 

@@ -1,13 +1,17 @@
 """`app.channel(name)`: what a program says to a conversation, by its address or to one session by its id."""
 
+from typing import Any, cast
+
 import pytest
 
+import tasks
 from orchestrator import Channel, ConfigError, SessionNotActive, Settings
 from orchestrator.channels import handle
 from orchestrator.channels.handles import desk_of
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import AddressesFull, AddressTaken, BadRequest, DeliveryKeyReused, RequestUnknown
 from tests.channels.conftest import MakeSite, Site, an_app, at_once
+from tests.conftest import MakeServer
 
 ADA = Principal("basic", "user", "ada")
 
@@ -185,6 +189,20 @@ def test_handles_of_an_app_share_an_engine_that_the_environment_describes(
     assert handle(app, "support").resolve("t-1") == sent.session
     assert desk_of(app) is desk_of(app)
     assert desk_of(an_app()) is not desk_of(app)
+
+
+def test_many_threads_make_one_engine(url: str) -> None:
+    app = an_app(settings=Settings(url=url))
+    assert len({id(found) for found in at_once(*[lambda: desk_of(app)] * 8)}) == 1
+
+
+def test_where_the_broker_is_another_server_it_is_the_workers_engine(
+    url: str, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_server("valkey")
+    app = an_app(settings=Settings(url=url, broker_url=other.url))
+    monkeypatch.setattr(tasks, "engine", lambda: "the worker's")
+    assert cast(Any, desk_of(app)) == "the worker's"
 
 
 def test_the_settings_of_an_app_are_those_of_its_handles(url: str) -> None:

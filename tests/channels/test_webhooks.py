@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import redis
 
-from orchestrator import Channel, Incoming, StandardWebhook
+from orchestrator import Channel, Incoming, Settings, StandardWebhook
 from orchestrator.channels import Reply, Request
+from orchestrator.core.names import SessionId
+from orchestrator.core.snapshot import Principal
 from orchestrator.errors import Unauthorized
-from tests.channels.conftest import MakeSite, Site, at_once
+from tests.channels.conftest import MakeSite, Site, an_app, at_once
 from tests.channels.signing import GOOD, secret, signed
+from tests.conftest import MakeServer
 
 HELLO = {"address": "ticket-1", "message": "Where is it?"}
 
@@ -48,7 +51,6 @@ def test_five_times_in_a_moment_is_one_message_and_one_answer(site: Site) -> Non
 
 def test_it_is_the_same_message_after_a_reset(site: Site) -> None:
     _, first = told(site.send(HELLO))
-    site.engine.app.channel("tickets")
     assert site.http.post("/v1/channels/tickets/ticket-1/reset").get_json()["status"] == "reset"
     _, again = told(site.send(HELLO))
     assert again == first
@@ -79,6 +81,22 @@ def test_two_ids_with_one_identity_are_one_message(site: Site) -> None:
     _, again = told(site.send({**HELLO, "message": "7: Hello"}, "msg_2"))
     assert again == first
     assert site.said(first["sessionId"]) == ["7: Hello"]
+
+
+def test_a_channel_may_know_a_better_key_than_the_requests_own(make_site: MakeSite) -> None:
+    class ByMessage(StandardWebhook):
+        def parse(self, request: Request) -> Incoming:
+            body = request.json()
+            return Incoming(body["address"], body["message"], delivery_key=body["id"])
+
+    site = make_site(ByMessage("tickets", secrets=[GOOD]))
+    _, first = told(site.send({**HELLO, "id": "m1", "try": 1}))
+    assert told(site.send({**HELLO, "id": "m1", "try": 2}, "msg_2")) == (202, first)
+    status, body = told(site.send({**HELLO, "id": "m1", "try": 3}))
+    assert (status, body["code"]) == (409, "delivery_key_reused"), "the request's own id is looked at all the same"
+    status, body = told(site.send({**HELLO, "message": "Other", "id": "m1"}, "msg_3"))
+    assert (status, body["code"]) == (409, "delivery_key_reused")
+    assert site.said(first["sessionId"]) == [HELLO["message"]]
 
 
 def test_what_a_webhook_says_of_being_a_repeat_counts_for_nothing(site: Site) -> None:
@@ -231,9 +249,7 @@ def test_a_reset_that_comes_again_ends_nothing_new(odd: Site) -> None:
 def test_who_speaks_is_the_channel_unless_it_says_who(odd: Site) -> None:
     _, body = told(odd.http.post("/v1/webhooks/odd", json={"type": "message", "room": "r", "text": "Hi"}, headers=OPEN))
     odd.run(body["sessionId"])
-    from orchestrator.core.snapshot import Principal
-
-    assert odd.engine.takes_part(body["sessionId"], Principal("channel", "service", "odd"))
+    assert odd.engine.takes_part(SessionId(body["sessionId"]), Principal("channel", "service", "odd"))
 
 
 @pytest.mark.parametrize(
@@ -242,6 +258,16 @@ def test_who_speaks_is_the_channel_unless_it_says_who(odd: Site) -> None:
 def test_what_makes_no_sense_is_400(site: Site, body: Any) -> None:
     assert site.send(body).status_code == 400
     assert site.sessions() == []
+
+
+def test_a_journal_that_is_away_is_503_and_never_202(make_server: MakeServer) -> None:
+    server = make_server("valkey")
+    site = Site(an_app(StandardWebhook("tickets", secrets=[GOOD])), Settings(url=server.url))
+    assert site.send(HELLO).status_code == 202
+    server.kill()
+    status, body = told(site.send(HELLO, "msg_2"))
+    assert (status, body["code"]) == (503, "journal_away")
+    site.close()
 
 
 def test_a_body_that_is_too_large_is_413(make_site: MakeSite) -> None:
