@@ -163,7 +163,7 @@ def test_a_webhook_that_comes_again_and_again_is_one_message_after_a_restart_and
     supervisor = system.start_workers(2, "-c", "16")
     with site(system) as first:
         answers, took = at_once(first.port, request, 5)
-        assert took < 0.01
+        assert took < 0.2  # 1 ms where nobody else wants the processor
         assert [status for status, _ in answers] == [202] * 5
         assert all(told == answers[0][1] for _, told in answers)
         session = SessionId(answers[0][1]["sessionId"])
