@@ -11,7 +11,7 @@ from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Position
 from orchestrator.journal import Behind, Done, News, Refused, Superseded
 from tests.journal.test_ownership import busy
-from tests.journal.world import Hand, an_event, changed, listening
+from tests.journal.world import Hand, Owner, an_event, changed, listening, photo, rewind
 
 
 def test_a_commit_writes_everything_it_was_given(hand: Hand) -> None:
@@ -254,3 +254,57 @@ def test_an_append_that_ran_on_makes_an_older_commit_fail(hand: Hand, mode: str)
     before = hand.everything()
     hand.journal.commit(owner.session, owner.token, writes)
     assert changed(before, hand.everything()) == set()
+
+
+# A new generation of the history -----------------------------------------------------------------------------------------
+
+
+def history(hand: Hand, owner: Owner, gen: int) -> list[bytes]:
+    return hand.reads.rows(owner.session, gen, 0)
+
+
+def test_the_rows_of_a_new_generation_are_its_first_and_the_one_before_is_let_go(hand: Hand) -> None:
+    owner = busy(hand)
+    owner.commit(rows=5)
+    assert len(history(hand, owner, 0)) == 6
+    assert isinstance(owner.commit(new_gen=1, rows=2), Done)
+    assert (history(hand, owner, 0), history(hand, owner, 1)) == ([], [b"row 0", b"row 1"])
+    assert (hand.fields(owner.session)["gen"], hand.fields(owner.session)["rows"]) == ("1", "2")
+    assert isinstance(owner.commit(rows=1), Done)
+    assert history(hand, owner, 1) == [b"row 0", b"row 1", b"row 2"]
+    owner.release()
+    assert hand.owner(owner.session).granted.position == owner.position
+
+
+def test_a_generation_may_begin_empty(hand: Hand) -> None:
+    owner = busy(hand)
+    assert isinstance(owner.commit(new_gen=1, rows=0), Done)
+    assert not [key for key in hand.everything() if b"}:hist:" in key]
+    assert isinstance(owner.commit(rows=1), Done)
+    assert history(hand, owner, 1) == [b"row 0"]
+
+
+def test_who_is_of_the_generation_before_is_refused(hand: Hand) -> None:
+    owner = busy(hand)
+    late = owner.writes(rows=3)
+    owner.commit(new_gen=1, rows=2)
+    before = hand.everything()
+    assert hand.journal.commit(owner.session, owner.token, late) == Superseded()
+    assert changed(before, hand.everything()) == set()
+
+
+def test_a_store_that_lost_a_generation_is_noticed(hand: Hand) -> None:
+    owner = busy(hand)
+    owner.commit(rows=3)
+    then = photo(hand.client)
+    owner.commit(new_gen=1, rows=1, facts=0, lines=())
+    rewind(hand.client, then)
+    assert isinstance(owner.commit(), Behind)
+
+
+def test_what_is_posted_stands_in_the_outbox_in_order(hand: Hand) -> None:
+    owner = busy(hand)
+    assert getattr(owner.commit(out=(b"one",)), "out", None) == 1
+    assert getattr(owner.commit(out=(b"two", b"three")), "out", None) == 3
+    assert getattr(owner.commit(), "out", None) == 3
+    assert hand.client.lrange(hand.journal.keys(owner.session).out, 0, -1) == [b"one", b"two", b"three"]

@@ -12,7 +12,7 @@ from orchestrator.ids import new_session
 from orchestrator.journal import Admitted, Appended, Done, Granted
 from orchestrator.journal.stubs import stub
 from tests.journal.test_ownership import busy
-from tests.journal.world import LABEL, QUEUE, Hand, a_delta, an_event, changed, first_id
+from tests.journal.world import CHANNEL, HERE, LABEL, QUEUE, Hand, a_delta, an_event, changed, first_id
 
 
 @contextmanager
@@ -34,7 +34,15 @@ def test_admission_is_refused_whole(hand: Hand) -> None:
             hand.create(hand.message(), session=fresh)
         with pytest.raises(JournalFull):
             hand.deliver(session, message)
+        for delivery in (message, hand.control("reset")):
+            with pytest.raises(JournalFull):
+                hand.arrive(delivery)
+        with pytest.raises(JournalFull):
+            hand.journal.reserve(CHANNEL, "webhook-1")
         assert changed(before, hand.everything()) == set()
+        with pytest.raises(JournalFull):
+            hand.journal.take_address(session, CHANNEL, HERE)
+        assert hand.journal.resolve(CHANNEL, HERE) is None
     assert isinstance(hand.deliver(session, message), Admitted)
 
 

@@ -57,7 +57,24 @@ def test_the_own_hash_stays_packed_over_a_long_life(hand: Hand) -> None:
     owner.release()
     look_at_the_hash(hand, owner)
     owner = hand.owner(session)
-    assert isinstance(owner.commit(mode="park", judged=10**12 + 1, next_timer=hand.now + 10**10, work=False), Done)
+    assert isinstance(
+        owner.commit(
+            mode="park", judged=10**12 + 1, next_timer=hand.now + 10**10, work=False, new_gen=10**6, out=(b"p",) * 3
+        ),
+        Done,
+    )
+    look_at_the_hash(hand, owner)
+    hand.client.hset(hand.journal.keys(session).own, "out_base", 10**12)
+    hand.journal.take_out(session, token, 10**6)
+    look_at_the_hash(hand, owner)
+    hand.journal.settle_out(session, token, 1, retry_in_ms=10**6)
+    look_at_the_hash(hand, owner)
+    hand.reset(session)
+    look_at_the_hash(hand, owner)
+    owner = hand.owner(session, token=token)
+    assert isinstance(owner.commit(mode="end", turn=None, judged=int(hand.fields(session)["n"])), Done)
+    look_at_the_hash(hand, owner)
+    hand.journal._erase(session, "begin")
     look_at_the_hash(hand, owner)
 
 
