@@ -41,6 +41,19 @@ def test_the_front_door_offers_what_was_decided() -> None:
     assert set(orchestrator.__all__) == PUBLIC
 
 
+WHO_CALLS = {
+    *("Anonymous", "ApiKeys", "Authenticator", "Basic", "Caller", "Jwt", "Oidc", "Shown", "hash_password"),
+    *("DEFAULT_SCOPES", "SCOPES", "Walk", "walk"),
+}
+
+
+def test_what_says_who_calls_is_in_one_place_and_documented() -> None:
+    auth = importlib.import_module("orchestrator.auth")
+    assert set(auth.__all__) == WHO_CALLS
+    for name in WHO_CALLS - {"DEFAULT_SCOPES", "SCOPES"}:
+        assert inspect.getdoc(getattr(auth, name)), f"{name} has no docstring"
+
+
 def test_no_name_is_listed_twice() -> None:
     assert len(orchestrator.__all__) == len(set(orchestrator.__all__))
 

@@ -4,8 +4,8 @@ import base64
 import hashlib
 import hmac
 import json
-import re
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
