@@ -303,6 +303,21 @@ def test_what_went_elsewhere_and_came_too_late_goes_to_whoever_has_the_address_t
     assert hand.arrive(hand.message(), KEY).again
 
 
+def test_what_one_key_knows_as_done_is_not_done_again_for_another_that_went_elsewhere(hand: Hand) -> None:
+    session = elsewhere(hand)
+    hand.arrive(hand.message(), KEY, IDENTITY)
+    said = next(command for command in hand.said if verb_of(command) == "arrive")
+    hand.client.flushdb()
+    session = elsewhere(hand)
+    assert hand.again(said)[0] == b"elsewhere"
+    hand.end(session)
+    first = hand.arrive(hand.message(), AdmissionKey("webhook-2"), IDENTITY)
+    assert first.started
+    hand.reset(first.session)
+    again = hand.arrive(hand.message(), KEY, IDENTITY)
+    assert (again.session, again.delivery, again.again) == (first.session, first.delivery, True)
+
+
 def test_a_control_that_came_too_late_for_an_alias_is_forgotten(hand: Hand) -> None:
     hand.reset(elsewhere(hand))
     with pytest.raises(SessionNotActive):

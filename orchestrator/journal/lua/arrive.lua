@@ -17,7 +17,9 @@ for i = rest + 1, #ARGV, 2 do
   local entry = remembered(ARGV[i], ms)
   if entry then
     if ARGV[i + 1] ~= '' and entry.digest ~= '' and entry.digest ~= ARGV[i + 1] then return {'reused', ARGV[i]} end
-    first, known[i] = first or entry, entry
+    known[i] = entry
+    -- Of two keys of one message, what is done counts more than what may have been.
+    if not first or first.state == 'p' and entry.state == 'd' then first = entry end
   end
 end
 
