@@ -61,7 +61,7 @@ def test_the_hosts_workers_do_both(
         host = Celery("host", broker=url, set_as_current=False)
         host.conf.task_default_queue = "theirs"
         host.send_task("hostapp.own_task", (str(tmp_path / "theirs"),))
-        wait_for((tmp_path / "theirs").exists)
+        wait_for(lambda: (tmp_path / "theirs").exists() and (tmp_path / "theirs").read_text())
         # Ours is no second place where their tasks arrive.
         assert client.smembers("_kombu.binding.theirs") == {b"theirs\x06\x16\x06\x16theirs"}
         assert (tmp_path / "theirs").read_text() == "x"
