@@ -165,6 +165,15 @@ def test_it_is_gone_for_everybody(hand: Hand) -> None:
     assert changed(before, hand.everything()) == set()
 
 
+def test_who_holds_its_outbox_settles_nothing_any_more(hand: Hand) -> None:
+    session = full(hand).session
+    hand.journal.take_out(session, "holder", 1_000)
+    hand.journal._erase(session, "begin")
+    before = hand.everything()
+    assert hand.journal.settle_out(session, "holder", 0, retry_in_ms=5_000) == 0
+    assert changed(before, hand.everything()) == set()
+
+
 def test_its_address_starts_another_at_once(hand: Hand) -> None:
     session = begun(hand).session
     other = hand.arrive(hand.message()).session

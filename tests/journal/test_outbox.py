@@ -139,6 +139,7 @@ def test_a_session_that_has_ended_is_looked_at_for_its_posts_alone(hand: Hand) -
     hand.later(2_000)
     assert hand.journal.due()[2] == 1
     assert hand.own(owner.session) == Refused("ended", out=3)
+    assert hand.due_at(owner.session) == 2_000, "should the one that was told so die"
     take(hand, owner)
     hand.journal.settle_out(owner.session, "holder", 3)
     assert hand.own(owner.session) == Refused("ended")

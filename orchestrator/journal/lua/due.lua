@@ -24,8 +24,8 @@ end
 
 local function look(key, shard, session)
   local hash = prefix .. ':{' .. shard .. '}:own:' .. session
-  local h = redis.call('HMGET', hash, 'token', 'lease', 'work', 'floor', 'turn', 'next_timer', 'rung', 'deployment', 'status', 'attempt_key', 'rings', 'deadline', 'out_at', 'erasing')
-  if not h[1] or h[14] then return redis.call('ZREM', key, session) end
+  local h = redis.call('HMGET', hash, 'token', 'lease', 'work', 'floor', 'turn', 'next_timer', 'rung', 'deployment', 'status', 'attempt_key', 'rings', 'deadline', 'out_at')
+  if not h[1] then return redis.call('ZREM', key, session) end
   -- One damaged session must not stop the keepers of all.
   local lease, timer, deadline, out_at = tonumber(h[2]) or 0, tonumber(h[6]) or 0, tonumber(h[12]) or 0, tonumber(h[13]) or 0
   if h[1] ~= '' and lease > ms then return redis.call('ZADD', key, whole(lease), session) end

@@ -5,8 +5,8 @@
 -- ARGV now session holder done retry_ms grace_ms
 -- Returns {'done', left} | {'superseded'}: another holds it, or this was settled before | {'gone'}
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'out_by', 'out_base', 'token')
-if not h[3] then return {'gone'} end
+local h = redis.call('HMGET', own, 'out_by', 'out_base', 'token', 'erasing')
+if not h[3] or h[4] then return {'gone'} end
 if h[1] ~= holder then return {'superseded'} end
 local count = math.min(tonumber(done), redis.call('LLEN', out))
 if count > 0 then
