@@ -9,12 +9,11 @@ from typing import Literal
 
 from flask import Blueprint, Response, request
 
-import orchestrator.ids as ids
 from orchestrator import world
 from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.engine import Engine
-from orchestrator.errors import OrchestratorError, RequestUnknown, SessionNotActive, SessionNotFound
+from orchestrator.errors import OrchestratorError, SessionNotActive, SessionNotFound
 from web import access, cors, problems, schema
 from web.access import caller
 from web.channels import mount_channels
@@ -122,14 +121,7 @@ class Views:
             raise SessionNotActive(session=session) from None
         if isinstance(wanted, schema.Send):
             return _accepted(name, deliveryId=self.front.deliver(name, wanted, caller().principal))
-        try:
-            delivery = self.front.answer(name, wanted, caller().principal)
-        except RequestUnknown:
-            if not self.strict:
-                raise
-            # The protocol has no word for it: accepted, and nothing comes of it.
-            delivery = self.front.ask(lambda engine: ids.new_delivery(engine.clock.now()))
-        return _accepted(name, deliveryId=delivery)
+        return _accepted(name, deliveryId=self.front.answer(name, wanted, caller().principal))
 
     def cancel(self, session: str) -> Response:
         """202: the session was told. 200: there is none to tell."""
