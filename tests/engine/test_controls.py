@@ -436,7 +436,8 @@ def test_a_message_that_comes_with_the_deadline_is_served_first_or_refused(
 ) -> None:
     session = long_talk(world, 1)
     world.skip(31 * DAY_MS)
-    begun, accepted = len(world.traffic.verbs), []
+    accepted: list[object] = []
+    begun = len(world.traffic.verbs)
 
     def say(place: int, verb: str) -> None:
         if place == begun + at and not accepted:
