@@ -12,7 +12,16 @@ from orchestrator.loader import load_app
 from web.stream import Pace
 
 
+def below() -> Flask:
+    """Once more, below a prefix."""
+    app = load_app(os.environ["ORCHESTRATOR_APP"])
+    flask = web.create_app(app)
+    flask.register_blueprint(web.blueprint(app), url_prefix="/agents/first", name="first")
+    return flask
+
+
 def make() -> Flask:
+    """On its own."""
     given = [pair.partition("=") for pair in os.environ.get("TEST_PACE", "").split(",") if pair]
     pace = Pace()
     for name, _, text in given:

@@ -88,7 +88,7 @@ class CutReader:
         query, headers = self._where()
         left = float("inf")
         if self.connections < self._cuts:
-            left = self._chance.randrange(150, 900)
+            left = self._chance.randrange(100, 600)
         self.connections += 1
         port = self.ports[self.connections % len(self.ports)]
         connection = HTTPConnection("127.0.0.1", port, timeout=5)
@@ -205,6 +205,11 @@ class Crowd:
     def lost(self) -> int:
         """How many connections have ended."""
         return sum(member.over for member in self._members.values())
+
+    @property
+    def ended_in_order(self) -> int:
+        """How many were told that this was all, instead of being cut off."""
+        return sum(member.over and member.raw.endswith(b"\n\r\n0\r\n\r\n") for member in self._members.values())
 
     def all_have(self, text: bytes, timeout: float) -> float:
         """Wait until everybody has been told this; how many seconds it took."""

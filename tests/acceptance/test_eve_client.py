@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.caller import Caller
 from tests.acceptance.eve import Client, ClientFailed, Event, Node, Session, installed
 from tests.acceptance.sites import Site, with_dev, with_gunicorn
 from tests.servers import wait_for
+from tests.web.support import Web
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.timeout(180)]
 KINDS = {"dev": with_dev, "gunicorn": with_gunicorn}
@@ -72,7 +74,8 @@ def is_whole(session: Session, events: list[Event]) -> None:
 # Turns ----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_server_is_healthy(client: Client) -> None:
+def test_the_server_is_healthy(client: Client, site: Site) -> None:
+    assert site.caller.ask("HEAD", "/health").status == 200
     assert client.health() == {"ok": True, "status": "ready", "workflowId": "orc:default"}
 
 
@@ -81,6 +84,25 @@ def test_what_a_host_has_behind_its_question_mark_is_no_concern_of_ours(site: Si
     assert client.health()["ok"]
     _, response = client.create(saying("hello"))
     assert response.result()["status"] == "waiting"
+
+
+def test_a_host_may_have_a_path(site: Site, node: Node) -> None:
+    app = site.system.environment["ORCHESTRATOR_APP"]
+    with Web(site.system.server.url, target="tests.acceptance.paced:below()", ORCHESTRATOR_APP=app) as web:
+        health = Caller(web.port, prefix="/agents/first/eve/v1").get("/health")
+        assert health.status == 200
+        client = node.client(f"http://127.0.0.1:{web.port}/agents/first")
+        assert client.health() == health.body
+        session, response = client.create(saying("tokens=3"))
+        is_whole(session, response.result()["events"])
+
+
+def test_any_text_comes_back_as_it_was(client: Client) -> None:
+    text = saying('a\u2028b\u0000c \r\n\t {"$eve":1} 😀 \u202e' + "ü" * 20_000)
+    _, response = client.create(text)
+    result = response.result()
+    assert messages(result["events"]) == [text]
+    assert text in result["message"]
 
 
 def test_a_created_session_answers_its_first_message(client: Client) -> None:
@@ -250,6 +272,30 @@ def test_a_session_cancels_its_running_turn(client: Client) -> None:
     assert not {"turn.completed", "turn.failed", "step.completed", "step.failed"} & set(reading.types)
     is_whole(session, reading.events)
     assert session.send(saying("after")).result()["status"] == "waiting"
+
+
+def test_a_message_behind_a_cancelled_turn_has_a_turn_of_its_own(client: Client) -> None:
+    session, response = client.create(saying(LONG))
+    reading = response.read()
+    reading.until("message.appended")
+    message = saying("behind")
+    behind = session.send(message, turnPolicy="queue")
+    assert session.cancel()["status"] == "accepted"
+    result = behind.result(20)
+    assert types(reading.all(15))[-2:] == ["turn.cancelled", "session.waiting"]
+    assert (messages(result["events"]), turns(result["events"])) == ([message], ["turn_1"])
+
+
+def test_a_message_that_a_reset_overtakes_is_told_so(client: Client) -> None:
+    session, response = client.create(saying(LONG))
+    reading = response.read()
+    reading.until("message.appended")
+    behind = session.send(saying("behind"), turnPolicy="queue")
+    told = behind.ask("result")
+    assert session.reset()["status"] == "reset"
+    with pytest.raises(ClientFailed, match="The session ended before"):
+        told.value(20)
+    assert types(reading.all(15))[-2:] == ["turn.cancelled", "session.waiting"]
 
 
 def test_a_response_cancels_its_own_turn(client: Client) -> None:
