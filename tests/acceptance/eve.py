@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import pytest
 
@@ -53,22 +53,20 @@ def _install(folder: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
         _without("npm is missing on this machine (apt-get install npm): eve/client cannot be had")
-        return
     (folder / "package.json").write_text('{"private": true}\n')
-    quiet = ["--no-audit", "--no-fund", "--no-save", "--loglevel=error"]
+    command = [npm, "install", "--no-audit", "--no-fund", "--no-save", "--loglevel=error", *PACKAGES]
     try:
-        done = subprocess.run(
-            [npm, "install", *quiet, *PACKAGES], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=240
+        subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=True
         )
     except subprocess.TimeoutExpired:
         _without("the npm registry did not give eve/client within four minutes")
-        return
-    if done.returncode:
-        _without(f"npm could not install {' '.join(PACKAGES)}: {done.stderr.decode(errors='replace')[-500:]}")
+    except subprocess.CalledProcessError as failed:
+        _without(f"npm could not install {' and '.join(PACKAGES)}: {failed.stderr[-500:]}")
 
 
-def _without(why: str) -> None:
-    if os.environ.get("CI") in ("", "0", "false", None):
+def _without(why: str) -> NoReturn:
+    if os.environ.get("CI", "") in ("", "0", "false"):
         pytest.skip(why)
     pytest.fail(f"{why}, and CI must not skip it")
 

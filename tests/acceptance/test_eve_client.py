@@ -577,7 +577,6 @@ def test_refusals_have_the_status_and_the_code_that_the_client_shows(client: Cli
     assert refusal(lambda: nobody.call("respond", args=[answers])) == (409, "session_not_active")
 
 
-@pytest.mark.xfail(strict=True, reason="/eve/v1 answers 202, nothing follows, and the client waits for ever")
 def test_an_answer_to_a_request_that_nobody_made_is_refused(client: Client) -> None:
     session, response = client.create(saying("hello"))
     response.result()
