@@ -88,11 +88,12 @@ def test_no_conditional_commit_passes_a_reset_by(hand: Hand) -> None:
 
 def test_an_ending_session_is_granted_and_rung_for_until_it_has_ended(hand: Hand) -> None:
     session = hand.create()
-    hand.reset(session)
+    reset = hand.reset(session)
     for _ in range(3):
         owner = hand.owner(session)
-        assert isinstance(owner.commit(mode="keep", turn=None, judged=1), Done)
+        assert isinstance(owner.commit(mode="keep", turn=None, judged=1, consumed=(reset.id,)), Done)
         owner.release()
+        assert len(hand.wakes()) > 0
         hand.client.delete("orc.default")
         hand.later(5_000)
         assert hand.journal.due()[2] == 1
