@@ -5,12 +5,13 @@ It is made anew from the snapshot whenever it is needed: a commit that is refuse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import orchestrator.ids as ids
 from orchestrator.clock import iso
-from orchestrator.core import codec
+from orchestrator.core import codec, holds
 from orchestrator.core import event as events
 from orchestrator.core.advance import Scene, advance, attempt_key, follow, has_work, judge, next_timer, understands
 from orchestrator.core.context import counted as counted_context
@@ -18,7 +19,10 @@ from orchestrator.core.delivery import Body, Head
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.event import NO_BODIES, Bodies, Event, Outcome
 from orchestrator.core.fact import (
+    AnswersTaken,
+    CallsSettled,
     CancelAccepted,
+    CandidateJudged,
     Compacted,
     CompactionDue,
     ContextCleared,
@@ -26,9 +30,12 @@ from orchestrator.core.fact import (
     DeliveryDropped,
     DeliveryWaits,
     Fact,
+    InputRequested,
+    InputResolved,
     MessagesJoined,
     MessageSteers,
     ModelAnswered,
+    RequestsWithdrawn,
     SessionEnded,
     SessionEnding,
     StepFailed,
@@ -39,9 +46,10 @@ from orchestrator.core.fact import (
     TurnSettled,
     TurnStarted,
 )
-from orchestrator.core.names import CallId, DeliveryId, SessionId, step_key, turn_id
-from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Snapshot
+from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, step_key, turn_id
+from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Request, Snapshot
 from orchestrator.journal import Mode, Writes
+from orchestrator.notes import Note, answer_texts, pack_note, refusal, who
 from orchestrator.ports import Message, ModelLayer, Result
 from orchestrator.process.history import row, row_id
 
@@ -57,7 +65,8 @@ CANCELLED = Outcome("cancelled", "The turn was cancelled before this call had a 
 class Given:
     """A fact that the world brought, and the bodies it speaks of.
 
-    `answer` is the row of a model's answer. `generation` is a whole history that takes the place of the old one: messages to be
+    `answer` is the row of a model's answer. `asked` is what is noted of requests that begin.
+    `generation` is a whole history that takes the place of the old one: messages to be
     stored, then rows that stay as they are.
     """
 
@@ -65,6 +74,7 @@ class Given:
     bodies: Bodies = NO_BODIES
     answer: bytes = b""
     generation: tuple[Sequence[bytes], Sequence[bytes]] = ((), ())
+    asked: Mapping[RequestId, Note] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,7 @@ class Ground:
     pinned: Callable[[], str]
     load: Callable[[Sequence[DeliveryId]], dict[DeliveryId, Body]]
     posts: Callable[[Sequence[str]], tuple[bytes, ...]]
+    notes: Callable[[Sequence[RequestId]], dict[RequestId, Note]]
     outcomes: dict[CallId, Outcome]
 
 
@@ -112,6 +123,9 @@ class Draft:
     records: dict[CallId, Outcome] = field(default_factory=dict)
     folded: list[CallId] = field(default_factory=list)
     consumed: list[DeliveryId] = field(default_factory=list)
+    notes: dict[RequestId, Note] = field(default_factory=dict)
+    links: dict[str, RequestId] = field(default_factory=dict)
+    kinds: dict[DeliveryId, str] = field(default_factory=dict)
     used: int = 0
     ended: bool = False
     ended_turn: bool = False
@@ -164,6 +178,8 @@ class Draft:
             rows=tuple(self.rows),
             last_row=self.last_row,
             new_gen=self.new_gen,
+            requests=tuple((name, pack_note(note)) for name, note in self.notes.items()),
+            links=tuple(self.links.items()),
             out=ground.posts(self.lines),
             records=tuple((call, events.pack_outcome(outcome)) for call, outcome in self.records.items()),
             folded=tuple(self.folded),
@@ -174,7 +190,7 @@ class Draft:
             next_timer=next_timer(snapshot),
             attempt_key=attempt_key(snapshot),
             progress=self.progress,
-            conditional=self.ended_turn and not snapshot.ending,
+            conditional=(self.ended_turn or bool(self.links)) and not snapshot.ending,
             mode=mode,
             what=self.key_of_next,
             fsync=fsync,
@@ -198,10 +214,27 @@ class Draft:
     def add(self, given: Given) -> None:
         """Add a fact and all it brings with it."""
         fact, bodies, before = given.fact, given.bodies, self.snapshot
+        if isinstance(fact, InputRequested):
+            # Only what comes in behind this commit can answer it.
+            behind = self.ground.position.seq + len(self.facts) + 1
+            fact = replace(fact, requests=tuple(replace(request, seq=behind) for request in fact.requests))
         after = advance(before, fact)
         match fact:
             case TurnStarted() | MessagesJoined():
                 bodies = self._take_in(fact, before.turn.step if before.turn else 0)
+            case InputRequested():
+                self.notes.update(given.asked)
+                self.links.update({str(note["link"]): name for name, note in given.asked.items()})
+            case AnswersTaken():
+                bodies = self._take_answers(fact)
+            case CandidateJudged(reason=""):
+                self._note(fact.request, {"candidate": fact.candidate})
+            case RequestsWithdrawn():
+                for name in fact.requests:
+                    self._note(name, {"state": fact.state, "ended_ms": fact.at})
+            case InputResolved():
+                assert before.turn is not None
+                bodies = self._resolve(holds.untold(before.turn), fact)
             case DeliveryDropped():
                 self.consumed.append(fact.delivery)
                 self.used += fact.reason == SESSION_ENDED
@@ -225,9 +258,15 @@ class Draft:
                 self._row(given.answer, step_key(fact.turn, fact.step))
                 self.fresh = 0 if counted else self.fresh
             case ToolReturned():
+                if fact.call not in bodies.outcomes:
+                    bodies = self._refused(fact)
                 self.records[fact.call] = bodies.outcomes[fact.call]
                 self.ground.outcomes[fact.call] = bodies.outcomes[fact.call]
-            case StepSettled() if before.turn is not None and before.turn.calls:
+            case StepSettled() if before.turn is not None and after.turn is not None and not after.turn.calls:
+                if before.turn.calls:
+                    self._results(before.turn.calls, step_key(fact.turn, fact.step))
+            case CallsSettled():
+                assert before.turn is not None
                 self._results(before.turn.calls, step_key(fact.turn, fact.step))
             case TurnSettled(cut=True):
                 assert before.turn is not None
@@ -261,8 +300,60 @@ class Draft:
             messages.insert(0, Message((pinned,), pinned=True))
         self._row(self.ground.layer.message_row(messages), step_key(fact.turn, step))
         self.consumed.extend(fact.deliveries)
-        self.used += len(fact.deliveries)
+        self.used += sum(self.kinds.get(name) != "answers" for name in fact.deliveries)
         return bodies
+
+    # Requests ---------------------------------------------------------------------------------------------------------
+
+    def _noted(self, name: RequestId) -> Note:
+        if name not in self.notes:
+            self.notes[name] = dict(self.ground.notes([name]).get(name, {}))
+        return self.notes[name]
+
+    def _note(self, name: RequestId, more: Mapping[str, object]) -> None:
+        self.notes[name] = {**self._noted(name), **more}
+
+    def _take_answers(self, fact: AnswersTaken) -> Bodies:
+        """What was answered is noted: who, when, what. Returns the words, for the stream."""
+        self.consumed.append(fact.delivery)
+        self.used += fact.words
+        body = self.ground.load([fact.delivery]).get(fact.delivery)
+        texts = answer_texts(body)
+        said = {"delivery": fact.delivery, "by": who(fact.by), "at_ms": fact.at}
+        for decision in fact.decisions:
+            text = body.text if body and fact.words else texts.get(decision.request, "")
+            answer = {**said, "option": decision.option, "text": text, "says": decision.state}
+            answers = [*_list(self._noted(decision.request).get("answers")), answer]
+            self._note(decision.request, {"answers": answers})
+            if decision.judged:
+                self._note(decision.request, {"candidate": fact.delivery})
+        for name in fact.stale:
+            answers = [*_list(self._noted(name).get("answers")), {**said, "says": "stale"}]
+            self._note(name, {"answers": answers})
+        return Bodies(messages={fact.delivery: tuple(part.text for part in body.parts) if body else ("",)})
+
+    def _resolve(self, batch: Sequence[Request], fact: InputResolved) -> Bodies:
+        texts = {}
+        for request in batch:
+            counted = self._counted(request.id)
+            texts[request.id] = str(counted.get("text", ""))
+            decided = {"state": request.state, "option": request.option, "ended_ms": fact.at}
+            by = {"by": counted["by"]} if counted else {}
+            self._note(request.id, {**decided, **by, "text": texts[request.id]})
+        return Bodies(texts=texts)
+
+    def _counted(self, name: RequestId) -> Note:
+        note = self._noted(name)
+        answers = [one for one in _list(note.get("answers")) if one.get("delivery") == note.get("candidate")]
+        return answers[-1] if answers else {}
+
+    def _refused(self, fact: ToolReturned) -> Bodies:
+        """The result of a call that did not run because of how its request ended."""
+        turn = self.snapshot.turn
+        assert turn is not None
+        request = next(one for one in reversed(turn.requests) if one.call == fact.call)
+        outcome = refusal(request, str(self._noted(request.id).get("text", "")))
+        return Bodies(outcomes={fact.call: outcome})
 
     def _begin_generation(self, delivery: DeliveryId | None) -> None:
         """What was to be added to the old generation goes with it."""
@@ -290,6 +381,10 @@ class Draft:
         self._row(self.ground.layer.results_row(results), step)
 
 
+def _list(found: object) -> list[dict[str, Any]]:
+    return cast("list[dict[str, Any]]", found) if isinstance(found, list) else []
+
+
 def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: Loose | None) -> Draft:
     """What has happened, what the heads mean now, and what follows."""
     made = Draft(ground, ground.snapshot)
@@ -298,6 +393,7 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
     # A session that ends begins nothing more, not even what came in before, and takes with it what nobody understands.
     ends = end is not None or bool(ground.snapshot.ending)
     waiting = sorted((head for head in heads if ends or understands(head)), key=lambda head: head.n)
+    made.kinds = {head.id: head.envelope.kind for head in waiting}
     # First of all: nothing else may take the places of events that the store has lost and somebody has seen.
     for one in given:
         if isinstance(one.fact, TailLost):

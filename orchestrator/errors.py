@@ -8,6 +8,8 @@ OrchestratorError
 ├── AddressTaken           409
 ├── AddressesFull          409
 ├── RequestUnknown         409
+├── LinkUnknown            404
+├── LinkUsed               409
 ├── InboxFull              429
 ├── BadRequest             400
 │   ├── NotSupportedYet    400
@@ -61,6 +63,18 @@ class RequestUnknown(OrchestratorError):
     """{session} has never asked {request}. Answer with the id of an `input.requested` of its stream."""
 
     code, status = "request_unknown", 409
+
+
+class LinkUnknown(OrchestratorError):
+    """This link leads to no request. It was mistyped, or its session is gone."""
+
+    code, status = "link_unknown", 404
+
+
+class LinkUsed(OrchestratorError):
+    """This link was used before, for another answer. The stream of its session says how the request ended."""
+
+    code, status = "link_used", 409
 
 
 class InboxFull(OrchestratorError):

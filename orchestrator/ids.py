@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from functools import lru_cache
 
 from orchestrator.core.names import DeliveryId, Millis, SessionId
@@ -113,6 +114,16 @@ def erased_key(session: SessionId) -> str:
 def address_shard(key: str) -> str:
     """The shard in which an address lives, and with it the sessions that it starts."""
     return base32(int(key[:2], 16) % SHARDS, 2)
+
+
+def new_link(shard: str) -> str:
+    """The token of a link to a request: its shard, then 200 bits that nobody can guess."""
+    return shard + secrets.token_urlsafe(25)
+
+
+def link_key(token: str) -> str:
+    """What a link's token is stored under: whoever reads the key does not know the token."""
+    return hashlib.sha1(token.encode("utf-8", "replace")).hexdigest()
 
 
 def digest(text: bytes) -> str:

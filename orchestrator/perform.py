@@ -67,6 +67,16 @@ class Returned:
     fatal: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A function of the user's own has judged something: what it said, or why it could not."""
+
+    run: object
+    about: str
+    said: object = None
+    broken: str = ""
+
+
 class Run(Protocol):
     """Something that is going on out there."""
 
@@ -108,6 +118,43 @@ def ask_model(model: Model, call: ModelCall, say: Say, mailbox: Mailbox, loops: 
     if getattr(model, "instant", False):
         return _now(ask())
     return loops.run(ask())
+
+
+def judge(
+    fn: Callable[[Any], object], given: object, about: str, mailbox: Mailbox, loops: Loops, threads: Threads, run: object
+) -> Run:
+    """Let a function of the user's own, sync or async, judge something. Its `Judged` comes into the mailbox, whatever happens in it."""
+
+    def broke(broken: BaseException) -> None:
+        mailbox.put(Judged(run, about, broken=f"{type(broken).__name__}: {_said(broken)}"))
+
+    async def wait_for(found: Any) -> None:
+        try:
+            mailbox.put(Judged(run, about, await found))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as broken:
+            broke(broken)
+
+    if inspect.iscoroutinefunction(fn):
+        return loops.run(wait_for(fn(given)))
+    going = Done()
+    going.ended.clear()
+
+    def block() -> None:
+        try:
+            found = fn(given)
+            if inspect.isawaitable(found):
+                loops.run(wait_for(found))
+            else:
+                mailbox.put(Judged(run, about, found))
+        except BaseException as broken:
+            broke(broken)
+        finally:
+            going.ended.set()
+
+    threads.run(block)
+    return going
 
 
 def _now(work: Coroutine[Any, Any, None]) -> Done:

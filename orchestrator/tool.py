@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, overload
 
+from orchestrator.approval import Approval
 from orchestrator.core.names import CallId, SessionId, TurnId
 from orchestrator.core.snapshot import OnInterrupt, Principal
 from orchestrator.errors import ConfigError
@@ -67,14 +68,17 @@ class Tool:
     """A function that a model may call.
 
     Its effects may run twice when a worker dies in the middle: use `ctx.idempotency_key`. `on_interrupt="report"` never
-    starts a call twice; the model is told that the outcome is unknown. `timeout` is in seconds (None: no limit); a sync
-    function cannot be stopped, it is left behind and the model is told that it may have partly run.
+    starts a call twice; the model is told that the outcome is unknown. `"ask"`, the default of calls that need approval, has a
+    person decide whether such a call runs again. `timeout` is in seconds (None: no limit); a sync function cannot be stopped, it is
+    left behind and the model is told that it may have partly run. `approval` says which calls a person must approve.
     """
 
     fn: Callable[..., Any]
     name: str
     timeout: float | None = DEFAULT_TIMEOUT_SECONDS
     on_interrupt: OnInterrupt = "rerun"
+    approval: Approval | None = None
+    is_question: bool = False
 
     @property
     def description(self) -> str:
@@ -102,7 +106,11 @@ def _takes_context(fn: Callable[..., Any]) -> bool:
 def tool(fn: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
-    *, name: str | None = None, timeout: float | None = DEFAULT_TIMEOUT_SECONDS, on_interrupt: OnInterrupt = "rerun"
+    *,
+    name: str | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
+    on_interrupt: OnInterrupt | None = None,
+    approval: Approval | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -110,7 +118,8 @@ def tool(
     *,
     name: str | None = None,
     timeout: float | None = DEFAULT_TIMEOUT_SECONDS,
-    on_interrupt: OnInterrupt = "rerun",
+    on_interrupt: OnInterrupt | None = None,
+    approval: Approval | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function a tool. Its parameters need type annotations; its docstring is what the model reads.
 
@@ -124,10 +133,27 @@ def tool(
                 problem=f"{called!r} is no name for a tool.",
                 remedy="Use letters, digits, '_' and '-', at most 64, beginning with a letter.",
             )
-        if on_interrupt not in ("rerun", "report"):
+        if on_interrupt not in (None, "rerun", "report", "ask"):
             raise ConfigError(
-                problem=f"The tool {called!r} has on_interrupt={on_interrupt!r}.", remedy='Use "rerun" or "report".'
+                problem=f"The tool {called!r} has on_interrupt={on_interrupt!r}.",
+                remedy='Use "rerun", "report" or "ask".',
             )
-        return Tool(function, called, timeout, on_interrupt)
+        gated = approval is not None and approval.fixed != "never"
+        return Tool(function, called, timeout, on_interrupt or ("ask" if gated else "rerun"), approval)
 
     return make(fn) if fn is not None else make
+
+
+def _ask_question(question: str, options: list[str] | None = None) -> dict[str, str]:  # noqa: ARG001  # the model's
+    """Ask the person something that only they know, and wait for the answer.
+
+    Args:
+        question: The question, as the person reads it.
+        options: Two or three answers to choose from, where that helps. Without them any text answers.
+    """
+    raise AssertionError("a question is answered by a person")
+
+
+ask_question = Tool(_ask_question, "ask_question", None, is_question=True)
+"""A tool with which the model asks the person. Its result is `{"status": "answered", "answer": ...}`, `unavailable` where nobody can be
+asked, or `{"status": "interrupted"}` when they said something else."""

@@ -12,12 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never, get_args
 
-from orchestrator.core import context, ending, steps, turns
+from orchestrator.core import context, ending, holds, steps, turns
 from orchestrator.core.delivery import DeliveryKind, Head
-from orchestrator.core.effect import CallModel, Compact, Effect, RunTools, Wait
+from orchestrator.core.effect import (
+    AskPeople,
+    CallModel,
+    Compact,
+    Effect,
+    Hold,
+    JudgeCalls,
+    JudgeCandidate,
+    RunTools,
+    Wait,
+)
 from orchestrator.core.fact import (
+    AnswersTaken,
+    CallsJudged,
+    CallsSettled,
     CallStarted,
     CancelAccepted,
+    CandidateJudged,
     Compacted,
     CompactionBegun,
     CompactionDue,
@@ -28,10 +42,13 @@ from orchestrator.core.fact import (
     DeliveryDropped,
     DeliveryWaits,
     Fact,
+    InputRequested,
+    InputResolved,
     MessagesJoined,
     MessageSteers,
     ModelAnswered,
     ModelTryFailed,
+    RequestsWithdrawn,
     SessionEnded,
     SessionEnding,
     StepCut,
@@ -43,7 +60,7 @@ from orchestrator.core.fact import (
     TurnSettled,
     TurnStarted,
 )
-from orchestrator.core.names import NEVER, Millis, step_key, turn_id
+from orchestrator.core.names import NEVER, DeliveryId, Millis, step_key, turn_id
 from orchestrator.core.snapshot import Snapshot, Turn
 
 InFlight = Literal["", "silent", "speaking"]
@@ -56,7 +73,8 @@ class Scene:
 
     The time, the running agent and its model, the places of the next fact and event; the model call in flight; how many tokens the
     context has by our estimate, and how many may be before it is made shorter (0: never); whether nothing is in the inbox but
-    what is looked at; whether the session's time is over.
+    what is looked at; whether the session's time is over; whether its budget is used up, by the code that a turn fails with, and
+    whether somebody can be asked; the answers among the deliveries that came when their turn was over.
     """
 
     at: Millis
@@ -69,6 +87,9 @@ class Scene:
     most_tokens: int = 0
     all_in: bool = False
     expired: bool = False
+    over_budget: str = ""
+    may_ask: bool = True
+    late: frozenset[DeliveryId] = frozenset()
 
 
 def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
@@ -98,6 +119,20 @@ def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
             return steps.call_started(snapshot, fact)
         case ToolReturned():
             return steps.call_settled(snapshot, fact)
+        case CallsJudged():
+            return holds.judged_calls(snapshot, fact)
+        case InputRequested():
+            return holds.requested(snapshot, fact)
+        case AnswersTaken():
+            return holds.taken(snapshot, fact)
+        case CandidateJudged():
+            return holds.judged_candidate(snapshot, fact)
+        case RequestsWithdrawn():
+            return holds.withdrawn(snapshot, fact)
+        case InputResolved():
+            return holds.resolved(snapshot, fact)
+        case CallsSettled():
+            return steps.settle_calls(snapshot, fact)
         case StepSettled():
             return steps.settle(snapshot, fact)
         case StepFailed():
@@ -138,10 +173,14 @@ def judge(snapshot: Snapshot, head: Head, scene: Scene, following: Sequence[Head
         case _ if snapshot.ending:
             return ending.drop(head, scene.at)
         case "message" if snapshot.turn is not None:
-            return turns.judge_message(snapshot.turn, head, scene.at)
-        case "message" if snapshot.compacting is not None:
+            answer = holds.judge_words(snapshot.turn, head, scene.at)
+            return answer or turns.judge_message(snapshot.turn, head, scene.at)
+        case "answers" if head.id not in scene.late:
+            return holds.judge_answers(snapshot, head, scene.at)
+        case "message" | "answers" if snapshot.busy:
             return DeliveryWaits(head.id, head.n, scene.at)
-        case "message":
+        case "message" | "answers":
+            # An answer that came when its turn was over is a message; it authorises nothing.
             return _start(snapshot, turns.together(head, following), following, scene)
         case "cancel":
             return turns.judge_cancel(snapshot, head, scene.at)
@@ -208,25 +247,61 @@ def follow(snapshot: Snapshot, scene: Scene) -> Fact | None:
 
 
 def _follow_in_turn(snapshot: Snapshot, turn: Turn, scene: Scene) -> Fact | None:
-    if turn.cancelling or snapshot.ending:
-        return turns.settled(turn, "cancelled", "", scene.at)
-    if turn.failed:
+    if turn.cancelling or turn.failed or snapshot.ending:
+        if waiting := holds.open_requests(turn):
+            return RequestsWithdrawn(turn.id, tuple(one.id for one in waiting), "cancelled", scene.at)
+        if holds.untold(turn):
+            return InputResolved(turn.id, turn.step, scene.at)
+        if turn.cancelling or snapshot.ending:
+            return turns.settled(turn, "cancelled", "", scene.at)
         return turns.settled(turn, "failed", turn.failed, scene.at)
     if snapshot.compacting is not None:
         return None
     if not turn.step_open:
-        if turn.joining:
-            return MessagesJoined(turn.id, turn.step, turn.joining, scene.at)
-        if turn.finish and turn.finish != steps.TOOL_CALLS:
-            return turns.settled(turn, "completed", "", scene.at)
-        if scene.most_tokens and scene.tokens > scene.most_tokens and turn.compacted < turn.step:
-            return CompactionDue(None, 0, False, scene.at)
-        return StepStarted(turn.id, turn.step, scene.model, scene.at)
-    if turn.phase == "tools" and all(call.state == "settled" for call in turn.calls):
-        return StepSettled(turn.id, turn.step, turn.finish, scene.at)
+        return _follow_between_steps(turn, scene)
+    if turn.phase == "tools":
+        going = [call for call in turn.calls if call.state != "settled" and call.gate != "ask"]
+        if going:
+            return None
+        if turn.finish:
+            return StepSettled(turn.id, turn.step, turn.finish, scene.at)
+        if holds.to_ask(turn):
+            # A call that was approved, began and was cut: people are asked again.
+            return StepSettled(turn.id, turn.step, steps.TOOL_CALLS, scene.at)
+        return CallsSettled(turn.id, turn.step, scene.at)
     if turn.phase == "model" and turn.joining and scene.call != "speaking":
         return StepCut(turn.id, turn.step, 1 if scene.call else 0, scene.at)
     return None
+
+
+def _follow_between_steps(turn: Turn, scene: Scene) -> Fact | None:
+    if waiting := holds.open_requests(turn):
+        if turn.withdrawn:
+            return RequestsWithdrawn(turn.id, tuple(one.id for one in waiting), "ignored", scene.at)
+        if late := holds.expired(turn, scene.at):
+            return RequestsWithdrawn(turn.id, late, "expired", scene.at)
+        return None
+    if holds.untold(turn):
+        return InputResolved(turn.id, turn.step, scene.at)
+    if refused := next(holds.refused_calls(turn), None):
+        call, request = refused
+        answered = request.kind == "question" and request.state == "answered"
+        return ToolReturned(turn.id, turn.step, call.id, "completed" if answered else "rejected", scene.at)
+    if holds.to_ask(turn):
+        return None
+    if turn.calls:
+        if all(call.state == "settled" for call in turn.calls):
+            return CallsSettled(turn.id, turn.step, scene.at)
+        return StepStarted(turn.id, turn.step, scene.model, scene.at)
+    if turn.joining:
+        return MessagesJoined(turn.id, turn.step, turn.joining, scene.at)
+    if turn.finish and turn.finish != steps.TOOL_CALLS:
+        return turns.settled(turn, "completed", "", scene.at)
+    if scene.over_budget:
+        return None if scene.may_ask else StepFailed(turn.id, turn.step, scene.over_budget, scene.at)
+    if scene.most_tokens and scene.tokens > scene.most_tokens and turn.compacted < turn.step:
+        return CompactionDue(None, 0, False, scene.at)
+    return StepStarted(turn.id, turn.step, scene.model, scene.at)
 
 
 def next_effect(snapshot: Snapshot, now: Millis) -> Effect | None:
@@ -234,28 +309,47 @@ def next_effect(snapshot: Snapshot, now: Millis) -> Effect | None:
     turn, doing = snapshot.turn, snapshot.compacting
     if doing is not None:
         return Wait(doing.retry_at) if doing.retry_at > now else Compact(doing.asked, doing.begun, doing.tries)
-    if turn is None or not turn.step_open:
+    if turn is None:
         return None
+    if not turn.step_open:
+        return _effect_between_steps(turn)
     if turn.phase == "tools":
-        open_calls = tuple(call for call in turn.calls if call.state != "settled")
-        return RunTools(turn.id, turn.step, open_calls)
+        unsure = tuple(call for call in turn.calls if call.state != "settled" and call.gate == "policy")
+        if unsure:
+            return JudgeCalls(turn.id, turn.step, unsure)
+        runnable = tuple(call for call in turn.calls if call.state != "settled" and call.gate in ("", "approved"))
+        return RunTools(turn.id, turn.step, runnable)
     if turn.retry_at > now:
         return Wait(turn.retry_at)
     return CallModel(turn.id, turn.step, turn.tries)
 
 
+def _effect_between_steps(turn: Turn) -> Effect:
+    """A turn between two steps waits for people, has them asked, or for the judgement of a policy on who has answered."""
+    waiting = holds.open_requests(turn)
+    if not waiting:
+        return AskPeople(turn.id, turn.step, holds.to_ask(turn))
+    for request in waiting:
+        if request.candidates:
+            return JudgeCandidate(turn.id, turn.step, request, request.candidates[0])
+    return Hold(holds.next_expiry(turn))
+
+
 def next_timer(snapshot: Snapshot) -> Millis:
     """When the session must be looked at without being asked (ms), 0 for never."""
+    turn = snapshot.turn
     if snapshot.compacting is not None:
         return snapshot.compacting.retry_at
-    return snapshot.turn.retry_at if snapshot.turn else NEVER
+    if turn is None:
+        return NEVER
+    return turn.retry_at if turn.step_open else holds.next_expiry(turn)
 
 
 def has_work(snapshot: Snapshot, now: Millis) -> bool:
     """Whether something can be done that needs nobody from outside."""
     if not snapshot.busy:
         return snapshot.waiting > 0 or bool(snapshot.ending)
-    return not isinstance(next_effect(snapshot, now), Wait)
+    return not isinstance(next_effect(snapshot, now), Wait | Hold)
 
 
 def attempt_key(snapshot: Snapshot) -> str:

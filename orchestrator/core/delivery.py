@@ -6,18 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.core.names import NEVER, DeliveryId, Millis
+from orchestrator.core.names import NEVER, DeliveryId, Millis, RequestId
 from orchestrator.core.snapshot import Principal
 
-DeliveryKind = Literal["message", "cancel", "clear", "compact", "reset", "tail_seen"]
+DeliveryKind = Literal["message", "answers", "cancel", "clear", "compact", "reset", "tail_seen"]
 Control = Literal["clear", "compact", "reset"]
 TurnPolicy = Literal["steer", "queue"]
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer to one request: the option that was chosen, or that there is a text (in the body)."""
+
+    request: RequestId
+    option: str = ""
+    text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Envelope:
     """What is stored as a delivery's head. `guard`: the turn a cancel is meant for, the index a reader had seen, or why a reset was
-    asked for. `size`: the bytes of its body."""
+    asked for. `size`: the bytes of its body. `words`: a message of few words, as options are compared with. `answers`: to requests."""
 
     kind: str
     principal: Principal | None = None
@@ -26,6 +35,8 @@ class Envelope:
     trace: str = ""
     at: Millis = NEVER
     size: int = 0
+    words: str = ""
+    answers: tuple[Answered, ...] = ()
     v: int = 1
     extra: Mapping[str, object] = field(default_factory=dict)
 
@@ -51,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A message as it was sent: its parts, in order."""
+    """A message as it was sent: its parts, in order. Of answers: their texts, one for each that has one."""
 
     parts: tuple[Part, ...]
     extra: Mapping[str, object] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.core.names import Millis, TurnId
-from orchestrator.core.snapshot import Call
+from orchestrator.core.snapshot import Call, Candidate, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,41 @@ class RunTools:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeCalls:
+    """Ask the policies of these calls' tools whether they may run."""
+
+    turn: TurnId
+    step: int
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeCandidate:
+    """Ask a tool's policy whether who has answered may."""
+
+    turn: TurnId
+    step: int
+    request: Request
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class AskPeople:
+    """Make the requests for these calls; for none, ask whether the session may go on beyond its budget."""
+
+    turn: TurnId
+    step: int
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Nothing can be done before a person acts, or `until` (ms, 0: for ever)."""
+
+    until: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class Compact:
     """Make the history shorter. `asked`: somebody wants it; else only what is needed is done."""
 
@@ -42,4 +77,4 @@ class Wait:
     until: Millis
 
 
-Effect = CallModel | RunTools | Compact | Wait
+Effect = CallModel | RunTools | JudgeCalls | JudgeCandidate | AskPeople | Compact | Hold | Wait

@@ -10,10 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from orchestrator.core import holds
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.fact import (
+    AnswersTaken,
+    CallsJudged,
+    CallsSettled,
     CallStarted,
     CancelAccepted,
+    CandidateJudged,
     Compacted,
     CompactionBegun,
     CompactionDue,
@@ -24,10 +29,13 @@ from orchestrator.core.fact import (
     DeliveryDropped,
     DeliveryWaits,
     Fact,
+    InputRequested,
+    InputResolved,
     MessagesJoined,
     MessageSteers,
     ModelAnswered,
     ModelTryFailed,
+    RequestsWithdrawn,
     SessionEnded,
     SessionEnding,
     StepCut,
@@ -39,8 +47,8 @@ from orchestrator.core.fact import (
     TurnSettled,
     TurnStarted,
 )
-from orchestrator.core.names import CallId, DeliveryId, SessionId, turn_id
-from orchestrator.core.snapshot import Snapshot, Turn, Usage
+from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, turn_id
+from orchestrator.core.snapshot import Principal, RequestState, Snapshot, Turn, Usage
 from orchestrator.core.steps import CUT
 
 Json = Mapping[str, object]
@@ -97,9 +105,11 @@ def unpack_outcome(record: bytes) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The texts and results that the facts of one commit speak of."""
+    """The texts and results that the facts of one commit speak of. `requests` are as people see them, `texts` what they answered."""
 
     messages: Mapping[DeliveryId, tuple[str, ...]] = field(default_factory=dict)
+    requests: tuple[Json, ...] = ()
+    texts: Mapping[RequestId, str] = field(default_factory=dict)
     text: str = ""
     reasoning: str = ""
     asked: tuple[AskedCall, ...] = ()
@@ -203,13 +213,33 @@ def publish(session: SessionId, before: Snapshot, fact: Fact, after: Snapshot, b
             outcome = bodies.outcomes[fact.call]
             if not call.refused:
                 data: dict[str, object] = {
-                    **_step_place(before.turn),
+                    **_call_place(before.turn),
                     "result": result_json(call.id, call.tool, outcome),
                     "status": outcome.status,
                 }
                 if outcome.error is not None:
                     data["error"] = outcome.error
                 yield Event("action.result", data)
+        case InputRequested():
+            assert after.turn is not None
+            yield Event("input.requested", {**_asking_place(after.turn), "requests": list(bodies.requests)})
+            yield _held(after)
+        case AnswersTaken():
+            yield from _answers(fact, before, after, bodies)
+        case CandidateJudged():
+            yield from _candidate(fact, before, after)
+        case InputResolved():
+            assert before.turn is not None
+            resolutions = [
+                {
+                    "requestId": request.id,
+                    "kind": request.kind,
+                    "outcome": OUTCOMES.get(request.state, request.state),
+                    **_response(request.option, bodies.texts.get(request.id, "")),
+                }
+                for request in holds.untold(before.turn)
+            ]
+            yield Event("input.resolved", {**_asking_place(before.turn), "resolutions": resolutions})
         case StepSettled():
             assert before.turn is not None
             usage = usage_json(before.turn.usage) if not before.turn.usage.unmeasured else None
@@ -263,10 +293,86 @@ def publish(session: SessionId, before: Snapshot, fact: Fact, after: Snapshot, b
             yield Event("session.rewound", {"from": fact.end, "to": fact.begin})
         case DeliveryWaits() | DeliveryDropped() | CancelAccepted() | ModelTryFailed() | CallStarted():
             return
+        case CallsJudged() | CallsSettled() | RequestsWithdrawn():
+            return
         case MessageSteers() | ControlKept() | CompactionDue() | CompactionTryFailed():
             return
         case _:
             assert_never(fact)
+
+
+OUTCOMES: Mapping[RequestState, str] = {"expired": "cancelled"}
+"""How the stream calls an end that the protocol has no word for."""
+
+
+def _held(after: Snapshot) -> Event:
+    """The open turn is parked, and waits for people."""
+    assert after.turn is not None
+    return Event("turn.waiting", {**_turn_place(after.turn), "on": "input", "usage": usage_json(after.usage)})
+
+
+def _asking_place(turn: Turn) -> dict[str, object]:
+    """The place of the step that asks: the last one that was closed."""
+    return {**_turn_place(turn), "stepIndex": turn.step if turn.step_open else max(turn.step - 1, 0)}
+
+
+def _call_place(turn: Turn) -> dict[str, object]:
+    """The place of a call's result: the step in which it ran, or the one that asked for leave and did not get it."""
+    return _step_place(turn) if turn.step_open else _asking_place(turn)
+
+
+def _response(option: str, text: str) -> dict[str, object]:
+    said = {**({"optionId": option} if option else {}), **({"text": text} if text else {})}
+    return {"response": said} if said else {}
+
+
+def _who(by: Principal | None) -> str:
+    return by.id if by else "anonymous"
+
+
+def _answers(fact: AnswersTaken, before: Snapshot, after: Snapshot, bodies: Bodies) -> Iterator[Event]:
+    assert before.turn is not None
+    assert after.turn is not None
+    place, kinds = _asking_place(after.turn), {request.id: request.kind for request in before.turn.requests}
+    if fact.words and any(kinds[one.request] == "question" for one in fact.decisions):
+        yield from _received(_turn_place(after.turn), (fact.delivery,), bodies)
+    for decision in fact.decisions:
+        if kinds[decision.request] != "tool-approval":
+            continue
+        told = {**place, "requestId": decision.request, "responderPrincipalId": _who(fact.by)}
+        if not decision.judged:
+            yield Event("approval.candidate", {**told, "candidateId": fact.delivery, "outcome": "pending"})
+        elif decision.state in SETTLED:
+            yield Event("approval.settled", {**told, "outcome": SETTLED[decision.state]})
+    for request in fact.stale:
+        told = {**place, "requestId": request, "responderPrincipalId": _who(fact.by)}
+        yield Event("approval.candidate", {**told, "candidateId": fact.delivery, "outcome": "stale"})
+    if holds.open_requests(after.turn) and all(decision.judged for decision in fact.decisions):
+        yield _held(after)
+
+
+SETTLED: Mapping[RequestState, str] = {"approved": "approved", "denied": "cancelled"}
+
+
+def _candidate(fact: CandidateJudged, before: Snapshot, after: Snapshot) -> Iterator[Event]:
+    assert before.turn is not None
+    assert after.turn is not None
+    request = next(one for one in before.turn.requests if one.id == fact.request)
+    counted = next(one for one in request.candidates if one.id == fact.candidate)
+    told = {**_asking_place(after.turn), "requestId": request.id}
+    who = {"responderPrincipalId": _who(counted.by)}
+    if fact.reason:
+        yield Event("approval.candidate", {**told, **who, "candidateId": counted.id, "outcome": fact.reason})
+    else:
+        for other in request.candidates:
+            if other.id != counted.id:
+                late = {"candidateId": other.id, "responderPrincipalId": _who(other.by), "outcome": "stale"}
+                yield Event("approval.candidate", {**told, **late})
+        if counted.state in SETTLED:
+            yield Event("approval.settled", {**told, **who, "outcome": SETTLED[counted.state]})
+    waiting = holds.open_requests(after.turn)
+    if waiting and not any(one.candidates for one in waiting):
+        yield _held(after)
 
 
 def _received(place: Json, deliveries: Sequence[DeliveryId], bodies: Bodies) -> Iterator[Event]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.core.names import CallId, DeliveryId, Millis, TurnId
-from orchestrator.core.snapshot import Call, Principal, Usage
+from orchestrator.core.names import CallId, DeliveryId, Millis, RequestId, TurnId
+from orchestrator.core.snapshot import Call, Principal, Request, RequestState, Usage
 
-CallStatus = Literal["completed", "failed", "cancelled"]
+CallStatus = Literal["completed", "failed", "rejected", "cancelled"]
 TurnOutcome = Literal["completed", "failed", "cancelled"]
 
 
@@ -47,7 +47,10 @@ class CancelAccepted:
 
 @dataclass(frozen=True, slots=True)
 class MessageSteers:
-    """A message is to join the open turn before its next model call. `behind` is what it waits for: tools that run, or nothing."""
+    """A message is to join the open turn before its next model call. `behind` is what it waits for: tools that run, or nothing.
+
+    `withdraws`: what the turn has asked its person needs no answer any more.
+    """
 
     delivery: DeliveryId
     n: int
@@ -56,6 +59,7 @@ class MessageSteers:
     step: int
     behind: Literal["", "tools"]
     at: Millis
+    withdraws: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +240,99 @@ class ToolReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a policy said about a call: it may run, a person is to be asked, or it must not run."""
+
+    call: CallId
+    says: Literal["run", "ask", "deny"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallsJudged:
+    """The policies of the calls' tools were asked."""
+
+    turn: TurnId
+    step: int
+    verdicts: tuple[Verdict, ...]
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequested:
+    """People were asked; the turn waits for them."""
+
+    turn: TurnId
+    step: int
+    requests: tuple[Request, ...]
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How one request ended, or that a policy has to judge first whether it may (`judged` = False)."""
+
+    request: RequestId
+    state: RequestState
+    option: str = ""
+    judged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersTaken:
+    """Answers came in. `stale`: the requests among them that had ended otherwise. `words`: it was a message that answers."""
+
+    delivery: DeliveryId
+    n: int
+    turn: TurnId
+    step: int
+    decisions: tuple[Decision, ...]
+    stale: tuple[RequestId, ...]
+    by: Principal | None
+    words: bool
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateJudged:
+    """The tool's policy said whether who has answered may. `reason` is why not: rejected, failed, timed-out."""
+
+    turn: TurnId
+    step: int
+    request: RequestId
+    candidate: DeliveryId
+    reason: Literal["", "rejected", "failed", "timed-out"]
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsWithdrawn:
+    """Open requests ended without an answer."""
+
+    turn: TurnId
+    requests: tuple[RequestId, ...]
+    state: RequestState
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class InputResolved:
+    """All that people were asked together has ended."""
+
+    turn: TurnId
+    step: int
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class CallsSettled:
+    """All calls of an answer that had to wait have their results; they are a row of the history."""
+
+    turn: TurnId
+    step: int
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
 class StepSettled:
     """The step is closed; its results are a row of the history."""
 
@@ -299,6 +396,13 @@ Fact = (
     | ModelTryFailed
     | CallStarted
     | ToolReturned
+    | CallsJudged
+    | InputRequested
+    | AnswersTaken
+    | CandidateJudged
+    | RequestsWithdrawn
+    | InputResolved
+    | CallsSettled
     | StepSettled
     | StepFailed
     | TurnSettled

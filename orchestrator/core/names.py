@@ -8,6 +8,7 @@ SessionId = NewType("SessionId", str)
 DeliveryId = NewType("DeliveryId", str)
 TurnId = NewType("TurnId", str)
 CallId = NewType("CallId", str)
+RequestId = NewType("RequestId", str)
 Token = NewType("Token", str)
 Millis = NewType("Millis", int)
 
@@ -22,6 +23,12 @@ def turn_id(number: int) -> TurnId:
 def step_key(turn: TurnId, step: int) -> str:
     """The key of a step within its session: what a wake is for, and what an attempt is counted for."""
     return f"{turn}/{step}"
+
+
+def request_id(fresh: str, place: int) -> RequestId:
+    """The id of a request: 26 fresh characters, of which the last two say which of a batch it is."""
+    digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+    return RequestId(f"req_{fresh[:24]}{digits[place >> 5 & 31]}{digits[place & 31]}")
 
 
 def call_id(turn: int, step: int, place: int) -> CallId:

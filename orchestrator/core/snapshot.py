@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.core.names import NEVER, CallId, DeliveryId, Millis, TurnId
+from orchestrator.core.names import NEVER, CallId, DeliveryId, Millis, RequestId, TurnId
 
 VERSION = 1
 """Written into every snapshot; `codec.UPCASTERS` lifts older ones."""
@@ -15,7 +15,12 @@ READS = 1
 """The smallest codec version that can go on from what this version writes."""
 
 CallState = Literal["asked", "started", "settled"]
-OnInterrupt = Literal["rerun", "report"]
+OnInterrupt = Literal["rerun", "report", "ask"]
+Gate = Literal["", "policy", "ask", "open", "approved"]
+"""What stands before a call: nothing, a policy to be asked, a request to be published, an open request, nothing any more."""
+RequestKind = Literal["tool-approval", "question", "session-limit"]
+RequestState = Literal["open", "approved", "denied", "answered", "cancelled", "ignored", "invalid", "expired"]
+WhoAnswers = Literal["requester", "anyone", "policy"]
 Phase = Literal["model", "tools"]
 MAX_CALLS = 128
 """Tool calls in one model answer; more is an error of the model."""
@@ -87,8 +92,57 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Option:
+    """One of the answers that a request offers."""
+
+    id: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An answer that came in and counts if the tool's policy allows its giver."""
+
+    id: DeliveryId
+    state: RequestState
+    option: str
+    by: Principal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something that a person is asked. What they see of it is stored beside the history, once.
+
+    Only what came in after `seq`, its place in the journal, can answer it. `call` is empty where it is about no call. `told`: the
+    stream says how it ended. `candidates` are answers whose giver a policy has to judge, in their order.
+    """
+
+    id: RequestId
+    kind: RequestKind
+    call: CallId
+    seq: int
+    options: tuple[Option, ...] = ()
+    freeform: bool = False
+    who: WhoAnswers = "requester"
+    expires: Millis = NEVER
+    state: RequestState = "open"
+    option: str = ""
+    told: bool = False
+    candidates: tuple[Candidate, ...] = ()
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for an answer."""
+        return self.state == "open"
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """One tool call of the step. `refused` calls were wrong (unknown tool, bad arguments): only the model hears of them."""
+    """One tool call of the last answer. `refused` calls were wrong (unknown tool, bad arguments): only the model hears of them.
+
+    `asks` says what its tool wants of a person: leave to run, or an answer that is its result.
+    """
 
     id: CallId
     provider_id: str
@@ -97,6 +151,8 @@ class Call:
     on_interrupt: OnInterrupt = "rerun"
     state: CallState = "asked"
     refused: bool = False
+    asks: Literal["", "approval", "question"] = ""
+    gate: Gate = ""
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -105,7 +161,8 @@ class Turn:
     """The open turn. `usage` is its current step's; `finish` why that step's answer ended; `failed` the code it ends with.
 
     `joining` are messages that steer it and are taken in before the next model call; `followed` says that messages of its person
-    wait already, so that later ones must not overtake them. `compacted` is the last step before which
+    wait already, so that later ones must not overtake them. `requests` are what people were asked in this turn; `withdrawn` says that
+    its person said something else instead of an answer. `compacted` is the last step before which
     the history was looked at to make it shorter.
     """
 
@@ -128,6 +185,8 @@ class Turn:
     joining: tuple[DeliveryId, ...] = ()
     joining_bytes: int = 0
     followed: bool = False
+    requests: tuple[Request, ...] = ()
+    withdrawn: bool = False
     compacted: int = -1
     extra: Mapping[str, object] = field(default_factory=dict)
 
@@ -148,7 +207,8 @@ class Snapshot:
     """A session between two commits.
 
     `waiting` counts judged messages that no turn has used yet; `pending` are the controls kept until the turn is over; `ending`
-    is why the session ends; `context` how many tokens the provider counted last (0: it has not yet). `at` is the journal's position
+    is why the session ends; `approved` are the tools that somebody has approved for the whole session, `granted` the usage up to which
+    somebody has let it go on; `context` how many tokens the provider counted last (0: it has not yet). `at` is the journal's position
     at the commit that wrote this; events beyond it are appended ones that no commit has vouched for. `marks` are the places of the
     last turns' first facts.
     """
@@ -164,6 +224,8 @@ class Snapshot:
     compacting: Compacting | None = None
     ending: str = ""
     context: int = 0
+    approved: tuple[str, ...] = ()
+    granted: Usage = Usage()
     marks: tuple[int, ...] = ()
     at: Position = Position()
     extra: Mapping[str, object] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core.context import counted
 from orchestrator.core.fact import (
+    CallsSettled,
     CallStarted,
     ModelAnswered,
     ModelTryFailed,
@@ -16,7 +17,7 @@ from orchestrator.core.fact import (
     ToolReturned,
 )
 from orchestrator.core.names import NEVER
-from orchestrator.core.snapshot import Call, CallState, Snapshot, Turn, Usage
+from orchestrator.core.snapshot import Call, CallState, Phase, Snapshot, Turn, Usage
 
 TOOL_CALLS = "tool-calls"
 CUT = "other"
@@ -31,8 +32,11 @@ def _turn(snapshot: Snapshot) -> Turn:
 
 
 def start(snapshot: Snapshot, fact: StepStarted) -> Snapshot:
-    """The step is open and its model call is due. Tries that have failed count on where a step was cut between them."""
-    turn = replace(_turn(snapshot), step=fact.step, step_open=True, phase="model", calls=(), finish="", usage=Usage())
+    """The step is open and its model call is due, behind the calls that had to wait for a person. Tries that have failed count on
+    where a step was cut between them."""
+    turn = _turn(snapshot)
+    phase: Phase = "tools" if turn.calls else "model"
+    turn = replace(turn, step=fact.step, step_open=True, phase=phase, finish="", usage=Usage())
     return replace(snapshot, turn=turn)
 
 
@@ -76,8 +80,14 @@ def call_settled(snapshot: Snapshot, fact: ToolReturned) -> Snapshot:
 def settle(snapshot: Snapshot, fact: StepSettled) -> Snapshot:
     """The step is closed. After tool calls the next one follows, else the turn ends unless a message joins it."""
     turn = _turn(snapshot)
-    closed = replace(turn, step=turn.step + 1, step_open=False, phase="model", calls=(), finish=fact.finish)
+    waiting = turn.calls if any(call.state != "settled" for call in turn.calls) else ()
+    closed = replace(turn, step=turn.step + 1, step_open=False, phase="model", calls=waiting, finish=fact.finish)
     return replace(snapshot, turn=closed)
+
+
+def settle_calls(snapshot: Snapshot, _fact: CallsSettled) -> Snapshot:
+    """The model can be asked again."""
+    return replace(snapshot, turn=replace(_turn(snapshot), calls=(), phase="model"))
 
 
 def cut(snapshot: Snapshot, fact: StepCut) -> Snapshot:

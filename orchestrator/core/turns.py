@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import Literal
 
+from orchestrator.core import holds
 from orchestrator.core.delivery import Head
 from orchestrator.core.fact import (
     CancelAccepted,
@@ -84,10 +86,14 @@ def judge_message(turn: Turn, head: Head, at: Millis) -> Fact:
     full = len(turn.deliveries) + len(turn.joining) >= MAX_DELIVERIES or (
         turn.joining_bytes + envelope.size > MAX_TOGETHER_BYTES and bool(turn.joining)
     )
-    if envelope.policy != "steer" or not same or turn.followed or full or turn.cancelling or turn.failed:
+    withdraws = same and holds.may_withdraw(turn, head)
+    steers = envelope.policy == "steer" or withdraws
+    held = holds.waits_for(turn, "session-limit")
+    if not steers or not same or held or turn.followed or full or turn.cancelling or turn.failed:
         return DeliveryWaits(head.id, head.n, at, same)
     working = turn.step_open and any(call.state != "settled" for call in turn.calls)
-    return MessageSteers(head.id, head.n, envelope.size, turn.id, turn.step, "tools" if working else "", at)
+    behind: Literal["", "tools"] = "tools" if working else ""
+    return MessageSteers(head.id, head.n, envelope.size, turn.id, turn.step, behind, at, withdraws)
 
 
 def steer(snapshot: Snapshot, fact: MessageSteers) -> Snapshot:
@@ -99,7 +105,7 @@ def steer(snapshot: Snapshot, fact: MessageSteers) -> Snapshot:
         snapshot,
         judged=max(snapshot.judged, fact.n),
         waiting=snapshot.waiting + 1,
-        turn=replace(turn, joining=joining, joining_bytes=size),
+        turn=replace(turn, joining=joining, joining_bytes=size, withdrawn=turn.withdrawn or fact.withdraws),
     )
 
 
@@ -133,7 +139,7 @@ def cancel(snapshot: Snapshot, fact: CancelAccepted) -> Snapshot:
 
 def settled(turn: Turn, outcome: TurnOutcome, code: str, at: Millis) -> TurnSettled:
     """The fact that ends `turn`. Calls without result are named: the history must pair every call."""
-    return TurnSettled(turn.id, outcome, code, turn.step_open and bool(turn.calls), at)
+    return TurnSettled(turn.id, outcome, code, bool(turn.calls), at)
 
 
 def settle(snapshot: Snapshot) -> Snapshot:

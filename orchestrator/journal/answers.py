@@ -92,7 +92,7 @@ class Granted:
     """The session is ours. `attempt` counts takeovers since the last progress, `faults` deaths that were its own doing.
 
     `life` is live or ending, where the ending delivery is the first of the heads. `deadline` is when the session is to end (0: never),
-    `out` how many entries its outbox has.
+    `out` how many entries its outbox has, `may_ask` whether it can ask people.
     """
 
     epoch: int
@@ -110,6 +110,7 @@ class Granted:
     life: Literal["live", "ending"] = "live"
     deadline: Millis = NEVER
     out: int = 0
+    may_ask: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class Writes:
     """One commit: what is added, and what the hash shall say afterwards.
 
     `new_gen`: the rows are the first of this generation of the history, and the one before is let go. `out` are entries for the outbox;
-    none begins with a zero byte.
+    none begins with a zero byte. `requests` are notes by request id, `links` the requests that can be answered by a link, by its token.
     """
 
     id: str
@@ -220,3 +221,5 @@ class Writes:
     reads: int = READS
     new_gen: int | None = None
     out: tuple[bytes, ...] = ()
+    requests: tuple[tuple[str, bytes], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()

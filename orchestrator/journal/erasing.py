@@ -43,5 +43,5 @@ class Erasing(Addresses):
         self, session: SessionId, step: str, gen: int = 0, rest: list[Value] | list[str] | None = None
     ) -> list[Any]:
         keys = self.keys(session)
-        named = {"grave": erased_key(session), "step": step, "hist": keys.hist(0)[:-1], "gen": gen}
+        named = {"grave": erased_key(session), "step": step, "hist": keys.hist(0)[:-1], "gen": gen, "base": keys.base}
         return self._run("erase", keys, named, rest or ())

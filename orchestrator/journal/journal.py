@@ -5,16 +5,17 @@ addresses.py   arrive, reserve, resolve, take_address, drop_address
 ownership.py   own, commit, append, renew, release, disown
 outbox.py      take_out, settle_out
 erasing.py     erase
+requests.py    notes of requests; claim, a link to one
 keeping.py     due, tidy, prune, heartbeat
 """
 
 from __future__ import annotations
 
-from orchestrator.journal.erasing import Erasing
 from orchestrator.journal.keeping import Keeping
 from orchestrator.journal.outbox import Outbox
 from orchestrator.journal.ownership import Ownership
+from orchestrator.journal.requests import Requests
 
 
-class Journal(Outbox, Erasing, Ownership, Keeping):
+class Journal(Outbox, Requests, Ownership, Keeping):
     """The journal of one world. Thread-safe; a forked child opens connections of its own."""

@@ -14,6 +14,8 @@ orc:{s}:evt:<id>       list    public events, each the line a reader gets; place
 orc:{s}:hist:<id>:<g>  list    history rows of generation g, append-only
 orc:{s}:rec:<id>       hash    call id -> recorded result, until it is folded into a history row
 orc:{s}:state:<id>     hash    authored state
+orc:{s}:req:<id>       hash    request id -> what was asked, of which call, who answered, when and what; for the session's life
+orc:{s}:link:<hash>    hash    a link to one open request, under the hash of its token: session, request, owner (who has used it: HSETNX)
 orc:{s}:out:<id>       list    the outbox: what is to be done elsewhere; place = number - out_base
 orc:{s}:adrs:<id>      hash    address key -> its state, kind, channel and text, also of addresses it had: their doors may name the session
 orc:{s}:adr:<key>      string  an address: the session it leads to, in whichever shard. A pointer; the session's life is the truth
@@ -56,6 +58,7 @@ class Keys:
     rec: str
     state: str
     who: str
+    req: str
     out: str
     adrs: str
     due: str
@@ -96,6 +99,7 @@ def keys(prefix: str, session: str) -> Keys:
         rec=of("rec"),
         state=of("state"),
         who=of("who"),
+        req=of("req"),
         out=of("out"),
         adrs=of("adrs"),
         due=base + "due",

@@ -13,6 +13,7 @@ from orchestrator.core.names import DeliveryId, Millis, SessionId, Token
 from orchestrator.core.snapshot import EMPTY, READS, Position
 from orchestrator.envelope import STEP
 from orchestrator.errors import JournalAway
+from orchestrator.ids import link_key
 from orchestrator.journal.answers import (
     Appended,
     Behind,
@@ -98,6 +99,10 @@ class Ownership(Calling):
         for name, value in writes.state:
             rest += (name, value)
         rest += writes.out
+        for name, value in writes.requests:
+            rest += (name, value)
+        for token_of_link, name in writes.links:
+            rest += (link_key(token_of_link), name)
         answer = self._run(
             "commit",
             at,
@@ -135,6 +140,8 @@ class Ownership(Calling):
                 "n_consumed": len(writes.consumed),
                 "n_state": 2 * len(writes.state),
                 "n_out": len(writes.out),
+                "n_requests": 2 * len(writes.requests),
+                "n_links": 2 * len(writes.links),
                 "new_gen": "" if writes.new_gen is None else writes.new_gen,
                 "retention_ms": self.retention_ms,
                 "base": at.base,

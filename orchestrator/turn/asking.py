@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Literal
 
 import orchestrator.ids as ids
 from orchestrator.clock import steady
 from orchestrator.core.event import AskedCall, Bodies, storable
 from orchestrator.core.fact import ModelAnswered, ModelTryFailed, ToolReturned
 from orchestrator.core.names import Millis, call_id, step_key
-from orchestrator.core.snapshot import MAX_CALLS, Call
+from orchestrator.core.snapshot import MAX_CALLS, Call, Gate
 from orchestrator.core.steps import MODEL_TRIES
 from orchestrator.errors import OrchestratorError, UnreadableHistory
 from orchestrator.perform import Answered, Broke, Say, ask_model, failed
 from orchestrator.ports import Answer, Model, ModelCall, ModelFailure, ToolBox, WrongCall
+from orchestrator.tool import Tool
 from orchestrator.turn.hands import Hands
+from orchestrator.turn.judging import first_gate
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +152,8 @@ def _answered(hands: Hands, answer: Answer, toolbox: ToolBox) -> None:
                 digest=ids.digest(repr(one.input).encode(errors="replace")),
                 on_interrupt=tool.on_interrupt if tool else "rerun",
                 refused=name in wrong,
+                asks=_asks(tool),
+                gate="" if tool is None or name in wrong else _gate(hands, tool),
             )
         )
         asked.append(AskedCall(name, one.tool, one.input))
@@ -161,6 +166,16 @@ def _answered(hands: Hands, answer: Answer, toolbox: ToolBox) -> None:
     )
     for name, outcome in wrong.items():
         hands.give(ToolReturned(turn.id, turn.step, name, "failed", at), Bodies(outcomes={name: outcome}))
+
+
+def _asks(tool: Tool | None) -> Literal["", "approval", "question"]:
+    if tool is None or (tool.approval is None and not tool.is_question):
+        return ""
+    return "question" if tool.is_question else "approval"
+
+
+def _gate(hands: Hands, tool: Tool) -> Gate:
+    return "ask" if tool.is_question else first_gate(tool.approval, hands.owned.snapshot.approved, tool.name)
 
 
 def _broke(hands: Hands, failure: ModelFailure) -> None:

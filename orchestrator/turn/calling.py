@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.clock import steady
 from orchestrator.core.event import Bodies, Outcome
-from orchestrator.core.fact import CallStarted, CallStatus, ToolReturned
+from orchestrator.core.fact import CallsJudged, CallStarted, CallStatus, ToolReturned, Verdict
 from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Call
 from orchestrator.errors import NotStorable
@@ -40,7 +40,7 @@ class Calling:
         """Start the calls that have no result and do not run here yet; take in at least one result."""
         hands, owned, turn = self._hands, self._hands.owned, self._hands.turn
         going = {run.call.id for run in self._running}
-        fresh = [call for call in turn.calls if call.state != "settled" and call.id not in going]
+        fresh = [call for call in turn.calls if call.state != "settled" and call.id not in going and may_run(call)]
         if fresh and not self._start(fresh):
             return None
         if hands.given:
@@ -92,7 +92,7 @@ class Calling:
         starts = [
             CallStarted(turn.id, call.id, at)
             for call, tool, _ in ready
-            if "report" in (tool.on_interrupt, call.on_interrupt)
+            if call.gate == "approved" or {"report", "ask"} & {tool.on_interrupt, call.on_interrupt}
         ]
         if starts:
             # From here on these calls may have happened: it must be on record before they begin.
@@ -112,11 +112,14 @@ class Calling:
         hands = self._hands
         tools = {tool.name: tool for tool in hands.agent.tools}
         toolbox = hands.process.layer.toolbox(hands.agent.tools)
-        inputs = self._inputs()
+        inputs = hands.inputs()
         ready: list[Start] = []
+        again: list[Verdict] = []
         for call in fresh:
             tool = tools.get(call.tool)
-            if call.state == "started" and call.id not in self._on_record:
+            if call.state == "started" and call.id not in self._on_record and call.on_interrupt == "ask":
+                again.append(Verdict(call.id, "ask"))
+            elif call.state == "started" and call.id not in self._on_record:
                 text = "The call was interrupted. It may have run, wholly or partly."
                 self._settle(call, failed("OUTCOME_UNKNOWN", text))
             elif tool is None:
@@ -127,15 +130,11 @@ class Calling:
                     ready.append((call, tool, toolbox.check(call.tool, inputs[call.id])))
                 except WrongCall as problem:
                     self._settle(call, failed("INVALID_CALL", str(problem)))
+        if again:
+            # It may have run: a person decides whether it runs again.
+            turn = hands.turn
+            hands.give(CallsJudged(turn.id, turn.step, tuple(again), hands.process.clock.now()))
         return ready
-
-    def _inputs(self) -> Mapping[CallId, object]:
-        """What the model asked for: from the answer itself, or after a takeover from the history's last row."""
-        hands = self._hands
-        if not hands.asked:
-            asked = hands.process.layer.calls(hands.messages()[-1])
-            hands.asked = {call.id: one.input for call, one in zip(hands.turn.calls, asked, strict=True)}
-        return hands.asked
 
     def _begin(self, call: Call, tool: Tool, arguments: dict[str, object]) -> ToolRun:
         hands, owned, process = self._hands, self._hands.owned, self._hands.process
@@ -189,6 +188,11 @@ class Calling:
             text = f"{run.call.tool} took longer than its timeout and was stopped. It may have partly run."
             self._settle(run.call, failed("TOOL_TIMEOUT", text))
         return bool(late)
+
+
+def may_run(call: Call) -> bool:
+    """Whether nothing stands before a call any more."""
+    return call.gate in ("", "approved")
 
 
 def _shown(value: object) -> object:

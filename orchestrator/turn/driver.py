@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, assert_never
 
 from orchestrator.clock import steady
 from orchestrator.core.advance import Scene, next_effect, understands
-from orchestrator.core.effect import CallModel, Compact, Effect, RunTools, Wait
+from orchestrator.core.effect import (
+    AskPeople,
+    CallModel,
+    Compact,
+    Effect,
+    Hold,
+    JudgeCalls,
+    JudgeCandidate,
+    RunTools,
+    Wait,
+)
 from orchestrator.core.event import Outcome
 from orchestrator.core.fact import CallStarted, TailLost
 from orchestrator.core.names import CallId, Millis
@@ -24,6 +34,8 @@ from orchestrator.turn.asking import ask
 from orchestrator.turn.calling import Calling
 from orchestrator.turn.compacting import compact
 from orchestrator.turn.hands import Hands, key_of_next
+from orchestrator.turn.judging import judge_calls, judge_candidate
+from orchestrator.turn.requesting import request_input
 
 SHORT_WAIT_MS = 2_000
 """A wait that is longer becomes a timer and frees the worker."""
@@ -98,15 +110,14 @@ class Driver:
     def _go_on(self, made: Draft, effect: Effect) -> Left | None:
         hands = self._hands
         match effect:
+            case Hold():
+                return self._park(made)
             case Wait(until=until) if until - self._process.clock.now() > SHORT_WAIT_MS:
-                done = self._commit(made, "park")
-                if done is None or not done.kept:
-                    return None if done is None else "parked"
-                return None if any(map(understands, done.heads)) else self.leave_for_newer()
+                return self._park(made)
             case Wait(until=until):
                 if self._commit(made, "keep") is not None:
                     self._wait(until)
-            case CallModel() | RunTools() | Compact():
+            case _:
                 if (started_step(made) or made.ended_turn) and self._share_done(made):
                     return "chained" if self._commit(made, "chain") is not None else None
                 if self._commit(made, "keep") is None:
@@ -119,14 +130,31 @@ class Driver:
                 self._perform(effect)
         return None
 
-    def _perform(self, effect: CallModel | RunTools | Compact) -> None:
+    def _park(self, made: Draft) -> Left | None:
+        """Leave it to the timer, or to whoever has to act. What has come in meanwhile is looked at first."""
+        done = self._commit(made, "park")
+        if done is None or not done.kept:
+            return None if done is None else "parked"
+        return None if any(map(understands, done.heads)) else self.leave_for_newer()
+
+    def _perform(self, effect: Effect) -> None:
         match effect:
             case CallModel():
                 ask(self._hands)
             case RunTools():
                 self._calling.run()
+            case JudgeCalls():
+                judge_calls(self._hands, effect)
+            case JudgeCandidate():
+                judge_candidate(self._hands, effect)
+            case AskPeople():
+                request_input(self._hands, effect)
             case Compact():
                 compact(self._hands, effect)
+            case Hold() | Wait():
+                raise AssertionError(f"{effect} is nothing to perform")
+            case _:
+                assert_never(effect)
 
     def _wait(self, until: Millis) -> None:
         """A short wait in place; news and leaving end it."""
@@ -166,6 +194,7 @@ class Driver:
             most_tokens=int(hands.agent.compact_at * hands.window),
             all_in=hands.all_in,
             expired=0 < deadline <= at,
+            may_ask=hands.may_ask,
         )
         ground = Ground(
             session=owned.session,
@@ -179,6 +208,7 @@ class Driver:
             pinned=hands.pinned,
             load=hands.bodies,
             posts=hands.posts,
+            notes=hands.notes,
             outcomes=dict(self._outcomes),
         )
         return draft(ground, hands.given, hands.heads, hands.loose)
@@ -222,9 +252,11 @@ class Driver:
         if made.progress:
             self._owned.attempt = 1
         self._outcomes = made.ground.outcomes
+        turn = self._owned.snapshot.turn
         if made.closed_step or made.ended_turn:
-            self._outcomes, hands.asked = {}, {}
             self._calling.forget()
+        if turn is None or not turn.calls:
+            self._outcomes, hands.asked = {}, {}
 
     def _record_starts(self, starts: Sequence[CallStarted]) -> bool:
         """Commit, on disk where the server can, that calls are about to start. False: news came in; they must not."""

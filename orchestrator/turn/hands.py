@@ -17,12 +17,13 @@ from orchestrator.core.advance import InFlight, interrupts, understands
 from orchestrator.core.delivery import Body, Head
 from orchestrator.core.event import NO_BODIES, Bodies
 from orchestrator.core.fact import Fact, StepFailed
-from orchestrator.core.names import CallId, DeliveryId, SessionId, step_key, turn_id
+from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, step_key, turn_id
 from orchestrator.core.snapshot import Turn
 from orchestrator.draft import Given, Loose
 from orchestrator.errors import JournalAway, UnreadableHistory
 from orchestrator.journal import Address, Behind, Gone, Superseded
 from orchestrator.journal.calling import MOST_HEADS
+from orchestrator.notes import Note, unpack_note
 from orchestrator.perform import ERROR_LIMIT, Returned, Stop, plain_json
 from orchestrator.process.history import History, Messages, row_id
 from orchestrator.process.owned import DRAIN, NEWS, Owned
@@ -271,6 +272,23 @@ class Hands:
         if missing:
             self._bodies = self.process.repeat(lambda: self.process.reads.bodies(self.owned.session, missing))
         return {name: self._bodies[name] for name in deliveries if name in self._bodies}
+
+    def notes(self, names: Sequence[RequestId]) -> dict[RequestId, Note]:
+        """What is noted of requests."""
+        found = self.process.repeat(lambda: self.process.journal.notes(self.owned.session, names))
+        return {name: unpack_note(packed) for name, packed in found.items()}
+
+    def inputs(self) -> Mapping[CallId, object]:
+        """What the model asked of its open calls: from the answer itself, or after a takeover from the history's last row."""
+        if not self.asked and self.turn.calls:
+            asked = self.process.layer.calls(self.messages()[-1])
+            self.asked = {call.id: one.input for call, one in zip(self.turn.calls, asked, strict=True)}
+        return self.asked
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether this session can ask people."""
+        return self.owned.granted.may_ask
 
     def posts(self, lines: Sequence[str]) -> tuple[bytes, ...]:
         """What the channels of the App are to be told of events, as entries of the outbox."""

@@ -1,8 +1,8 @@
 -- erase: a session goes for good, step by step; whoever says it again goes on where it is.
 -- FLAGS allow-oom
 -- PARTS clock
--- KEYS own snapshot inbox box seen fact evt rec state who out adrs due tidy index news erased
--- ARGV now session grave step hist gen
+-- KEYS own snapshot inbox box seen fact evt rec state who req out adrs due tidy index news erased
+-- ARGV now session grave step hist gen base
 -- step = begin: from now on nobody owns it, nobody delivers into it, and the keeper goes on if the caller does not.
 --        forgotten: these addresses (their keys follow) lead to it no more, and their doors do not name it.
 --        bodies: what it holds goes, and up to 500 generations of its history from `gen` on, whose key begins with `hist`.
@@ -28,7 +28,11 @@ if step == 'begin' and not h[5] then
 elseif step == 'forgotten' then
   redis.call('HDEL', adrs, unpack(ARGV, rest + 1))
 elseif step == 'bodies' then
-  redis.call('UNLINK', snapshot, inbox, box, seen, fact, evt, rec, state, who, out)
+  for _, note in ipairs(redis.call('HVALS', req)) do
+    local token = string.match(note, '"link":"([^"]+)"')
+    if token then redis.call('DEL', base .. 'link:' .. redis.sha1hex(token)) end
+  end
+  redis.call('UNLINK', snapshot, inbox, box, seen, fact, evt, rec, state, who, req, out)
   local last, names = math.min(gen + 499, tonumber(h[4]) + 1), {}
   for number = gen, last do names[#names + 1] = hist .. whole(number) end
   if #names > 0 then redis.call('UNLINK', unpack(names)) end

@@ -1,0 +1,120 @@
+"""The effect "ask people": make the requests of a batch, with all that people see of them, and a link for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orchestrator.ids as ids
+from orchestrator.core import holds
+from orchestrator.core.effect import AskPeople
+from orchestrator.core.event import Bodies, Outcome
+from orchestrator.core.fact import CallStatus, InputRequested, ToolReturned
+from orchestrator.core.names import NEVER, CallId, Millis, request_id
+from orchestrator.core.snapshot import Call, Option, Request, WhoAnswers
+from orchestrator.draft import Given
+from orchestrator.notes import Note, who, wire
+from orchestrator.tool import Tool
+from orchestrator.turn.hands import Hands
+from orchestrator.turn.judging import gated
+
+MOST_LABEL = 80
+MOST_OPTIONS = 10
+MAYBE_RUN = "It was approved before and began; it may have run, wholly or partly. Run it again?"
+UNAVAILABLE = "APPROVAL_UNAVAILABLE"
+
+
+def request_input(hands: Hands, effect: AskPeople) -> None:
+    """Make the requests, or give the calls their results where nobody can be asked."""
+    if not hands.may_ask:
+        for call in effect.calls:
+            _nobody(hands, call)
+        return
+    at, fresh = hands.process.clock.now(), ids.ulid(hands.process.clock.now())
+    tools = {tool.name: tool for tool in hands.agent.tools}
+    made = [
+        _of_call(hands, call, tools.get(call.tool), fresh, place, at) for place, call in enumerate(effect.calls)
+    ] or [_of_budget(hands, fresh, at)]
+    requests = tuple(request for request, _ in made)
+    notes = {request.id: note for request, note in made}
+    fact = InputRequested(hands.turn.id, hands.turn.step, requests, at)
+    hands.given.append(Given(fact, Bodies(requests=tuple(wire(note) for note in notes.values())), asked=notes))
+
+
+def _nobody(hands: Hands, call: Call) -> None:
+    turn = hands.turn
+    status: CallStatus = "completed"
+    outcome = Outcome(status, {"status": "unavailable"})
+    if call.asks != "question":
+        text = "This call needs a person's approval, and nobody can be asked in this session."
+        status, told = "rejected", {"code": UNAVAILABLE, "message": text}
+        outcome = Outcome(status, told, told)
+    fact = ToolReturned(turn.id, turn.step, call.id, status, hands.process.clock.now())
+    hands.give(fact, Bodies(outcomes={call.id: outcome}))
+
+
+def _of_call(
+    hands: Hands, call: Call, tool: Tool | None, fresh: str, place: int, at: Millis
+) -> tuple[Request, Note]:
+    if call.asks == "question":
+        return _question(hands, call, fresh, place, at)
+    approval = tool.approval if tool is not None else None
+    shown = gated(hands, call)
+    prompt = approval.text(shown) if approval is not None else f"Run {call.tool}?"
+    if call.state == "started":
+        prompt = f"{prompt} {MAYBE_RUN}"
+    expires = NEVER
+    if approval is not None and approval.expires is not None:
+        expires = Millis(at + int(approval.expires.total_seconds() * 1000))
+    answers: WhoAnswers = "policy" if approval is not None and approval.response is not None else "requester"
+    request = Request(
+        request_id(fresh, place), "tool-approval", call.id, hands.owned.position.seq,
+        options=holds.OPTIONS["tool-approval"], who=answers, expires=expires,
+    )  # fmt: skip
+    return request, _note(hands, request, call, prompt, at, display="confirmation")
+
+
+def _question(hands: Hands, call: Call, fresh: str, place: int, at: Millis) -> tuple[Request, Note]:
+    given = gated(hands, call).input
+    labels = given.get("options")
+    found = [str(label)[:MOST_LABEL] for label in labels][:MOST_OPTIONS] if isinstance(labels, list) else []
+    options = tuple(Option(str(number), label) for number, label in enumerate(found, 1))
+    request = Request(
+        request_id(fresh, place), "question", call.id, hands.owned.position.seq, options=options, freeform=True
+    )
+    prompt = str(given.get("question", ""))
+    return request, _note(hands, request, call, prompt, at, display="select" if options else "text")
+
+
+def _of_budget(hands: Hands, fresh: str, at: Millis) -> tuple[Request, Note]:
+    request = Request(
+        request_id(fresh, 0), "session-limit", CallId(""), hands.owned.position.seq, options=holds.OPTIONS["session-limit"]
+    )
+    return request, _note(hands, request, None, hands.budget_text(), at, display="confirmation")
+
+
+def _note(hands: Hands, request: Request, call: Call | None, prompt: str, at: Millis, *, display: str) -> Note:
+    turn = hands.turn
+    found = hands.inputs().get(call.id) if call is not None else {}
+    action: Mapping[str, object] = {
+        "kind": "tool-call",
+        "callId": call.id if call is not None else request.id,
+        "toolName": call.tool if call is not None else "session_limit",
+        "input": found,
+    }
+    return {
+        "requestId": request.id,
+        "kind": request.kind,
+        "prompt": prompt,
+        "action": action,
+        "display": display,
+        "allowFreeform": request.freeform,
+        "options": [{"id": option.id, "label": option.label} for option in request.options],
+        "turn": turn.id,
+        "digest": call.digest if call is not None else "",
+        "requester": who(turn.principal),
+        "asked_ms": at,
+        "expires_ms": request.expires,
+        "state": "open",
+        "link": ids.new_link(ids.shard_of(hands.owned.session)),
+    }
+
