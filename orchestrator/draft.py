@@ -317,6 +317,9 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
         made.add(Given(judge(made.snapshot, end, _scene(made))))
         waiting.remove(end)
     while waiting:
+        if ground.snapshot.busy and not made.snapshot.busy and not made.snapshot.ending:
+            # The history has just been made shorter. What waits since before is not among the heads, and comes first.
+            break
         head = waiting.pop(0)
         if made.snapshot.busy and not made.snapshot.ending and head.n <= made.snapshot.judged:
             continue
