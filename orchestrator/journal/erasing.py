@@ -22,13 +22,13 @@ class Erasing(Addresses):
         """
         if self._erase(session, "begin")[0] == b"gone":
             return True
-        named = list(self._list(session))
-        for key in named[:DOORS]:
-            self.drop_key(session, key)
+        listed = list(self._list(session).items())
+        for key, one in listed[:DOORS]:
+            self._let_go(session, key, one.number + 1)
             self._forget_door(session, key)
-        if named:
-            self._erase(session, "forgotten", rest=named[:DOORS])
-        if len(named) > DOORS:
+        if listed:
+            self._erase(session, "forgotten", rest=[key for key, _ in listed[:DOORS]])
+        if len(listed) > DOORS:
             return False
         gen = 0
         while gen >= 0:

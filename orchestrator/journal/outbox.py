@@ -24,7 +24,8 @@ class Outbox(Addresses):
         for number, entry in enumerate(answer[3], answer[1]):
             drop = entry.startswith(DROP)
             if drop:
-                self.drop_key(session, entry.removeprefix(DROP).decode())
+                key, _, number = entry.removeprefix(DROP).decode().partition(" ")
+                self._let_go(session, key, int(number))
             taken.append(Out(number, entry, drop, 1 if taken else answer[2]))
         return taken
 
