@@ -108,6 +108,12 @@ class Reads:
                 last = int(page[-1][1])
                 if most or len(page) < PAGE:
                     break
+            if life == b"ending" and end and not any(head.id == end.decode() for head in found):
+                pipe = self.client.pipeline(transaction=False)
+                pipe.zscore(keys.inbox, end)
+                pipe.hget(keys.box, end)
+                n, text = cast("tuple[float | None, bytes | None]", tuple(pipe.execute()))
+                found += read_heads([end, int(n), text or b""]) if n is not None and n > above else ()
         if life == b"ending" and end:
             found.sort(key=lambda head: head.id != end.decode())
         return tuple(found)

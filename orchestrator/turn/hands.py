@@ -149,20 +149,16 @@ class Hands:
 
     def look_for_news(self) -> None:
         """Take in all that has come in and is not known yet."""
+        above = max([self.owned.snapshot.judged, *(head.n for head in self.heads)])
         try:
-            more = True
-            while more:
-                above = max([self.owned.snapshot.judged, *(head.n for head in self.heads)])
-                found = self.process.reads.heads(self.owned.session, above)
-                self.take_in(found)
-                more = len(found) >= MOST_HEADS
+            self.take_in(self.process.reads.heads(self.owned.session, above))
             self._look_again = False
         except JournalAway:
             self._look_again = True
 
     def look_at_the_inbox(self) -> None:
         """What waits, from the first on; between two turns everything may be used."""
-        self.heads = self.process.repeat(lambda: self.process.reads.heads(self.owned.session, 0))
+        self.heads = self.process.repeat(lambda: self.process.reads.heads(self.owned.session, 0, MOST_HEADS))
         self.all_in = len(self.heads) < MOST_HEADS
 
     def take_in(self, heads: Sequence[Head]) -> None:
