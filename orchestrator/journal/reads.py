@@ -112,8 +112,8 @@ class Reads:
                 pipe = self.client.pipeline(transaction=False)
                 pipe.zscore(keys.inbox, end)
                 pipe.hget(keys.box, end)
-                n, text = cast("tuple[float | None, bytes | None]", tuple(pipe.execute()))
-                found += read_heads([end, int(n), text or b""]) if n is not None and n > above else ()
+                place, text = cast("tuple[float | None, bytes | None]", tuple(pipe.execute()))
+                found += read_heads([end, int(place), text or b""]) if place is not None and place > above else ()
         if life == b"ending" and end:
             found.sort(key=lambda head: head.id != end.decode())
         return tuple(found)
