@@ -12,9 +12,9 @@ import redis
 from orchestrator.core.advance import Scene
 from orchestrator.core.delivery import Envelope, Head
 from orchestrator.core.event import Bodies
-from orchestrator.core.fact import StepFailed, ToolReturned, TurnSettled
+from orchestrator.core.fact import CompactionLeft, StepFailed, ToolReturned, TurnSettled
 from orchestrator.core.names import CallId, DeliveryId, Millis, SessionId, TurnId
-from orchestrator.core.snapshot import Call, Position, Snapshot, Turn
+from orchestrator.core.snapshot import Call, Compacting, Position, Snapshot, Turn, Usage
 from orchestrator.draft import Draft, Given, Ground, draft
 from orchestrator.journal import Behind, Done
 from orchestrator.journal.scripts import Script, Value
@@ -52,10 +52,25 @@ def after(given: list[Given], *heads: Head) -> Draft:
         calls=(call,),
     )
     snapshot = Snapshot(next_turn=1, judged=1, started=True, turn=turn, at=Position(3, 4, 0, 2))
-    ground = Ground(
-        SESSION, snapshot, snapshot.at, 0, 1, "token", Scene(Millis(2), "helper", "m", 0, 0), Layer(), lambda: "", lambda _: {}, lambda _: (), {}
-    )  # fmt: skip
-    return draft(ground, given, heads, None)
+    return draft(ground_of(snapshot), given, heads, None)
+
+
+def ground_of(snapshot: Snapshot) -> Ground:
+    """A commit's ground."""
+    return Ground(
+        session=SESSION,
+        snapshot=snapshot,
+        position=snapshot.at,
+        fact_base=0,
+        attempt=1,
+        token="token",
+        scene=Scene(Millis(2), "helper", "m", 0, 0),
+        layer=Layer(),
+        pinned=lambda: "",
+        load=lambda _: {},
+        posts=lambda _: (),
+        outcomes={},
+    )
 
 
 def types(made: Draft) -> list[str]:
@@ -79,6 +94,19 @@ def test_a_turn_that_was_told_to_stop_does_not_fail() -> None:
     made = after([RETURNED, FAILED], CANCEL)
     assert types(made) == ["action.result", "turn.cancelled", "session.waiting"]
     assert [fact.outcome for fact in made.facts if isinstance(fact, TurnSettled)] == ["cancelled"]
+
+
+def test_what_waits_while_the_history_is_made_shorter_is_not_overtaken() -> None:
+    """What was judged before is not among the heads: nothing begins in the commit that ends it, the whole inbox is looked at first."""
+    snapshot = Snapshot(
+        next_turn=1, judged=5, waiting=1, started=True, compacting=Compacting(True), at=Position(9, 8, 0, 4)
+    )
+    later = Head(DeliveryId("dlv_6"), 6, 9, Envelope("message"))
+    cancel = Head(DeliveryId("dlv_7"), 7, 9, Envelope("cancel"))
+    left = Given(CompactionLeft("nothing_to_do", Usage(), Millis(2)))
+    made = draft(ground_of(snapshot), [left], [later, cancel], None)
+    assert made.facts == [left.fact]
+    assert made.snapshot.judged == 5
 
 
 def test_a_careful_tool_does_not_start_when_the_commit_of_its_start_brought_a_cancel(world: World) -> None:
