@@ -43,7 +43,7 @@ from orchestrator.core.names import CallId, DeliveryId, SessionId, step_key, tur
 from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Snapshot
 from orchestrator.journal import Mode, Writes
 from orchestrator.ports import Message, ModelLayer, Result
-from orchestrator.process.history import row, row_id
+from orchestrator.process.history import message_of, row
 
 MOST_FILLERS = 4096
 BYTES_PER_TOKEN = 4
@@ -97,12 +97,13 @@ class Ground:
 class Draft:
     """Everything one commit will write, and whether the session or a turn ends or a step is closed with it.
 
-    With `new_gen` the rows are the first of that generation of the history. `fresh` are the bytes of history that no provider has
-    counted yet.
+    `messages` are those that are looked at. With `new_gen` the rows are the first of that generation of the history. `fresh` are the
+    bytes of history that no provider has counted yet.
     """
 
     ground: Ground
     snapshot: Snapshot
+    messages: frozenset[DeliveryId] = frozenset()
     facts: list[Fact] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
@@ -271,12 +272,9 @@ class Draft:
         self.rows, self.last_row, self.fresh = [], "", 0
 
     def _fill(self, messages: Sequence[bytes], kept: Sequence[bytes]) -> None:
-        for message in messages:
+        # All of them under new ids, those that stay too: by the id of the last row two timelines are told apart.
+        for message in (*messages, *map(message_of, kept)):
             self._row(message, "compaction")
-        for stored in kept:
-            self.rows.append(stored)
-            self.last_row = row_id(stored)
-            self.fresh += len(stored)
 
     def _results(self, calls: Iterable[Call], step: str) -> None:
         results = []
@@ -292,7 +290,7 @@ class Draft:
 
 def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: Loose | None) -> Draft:
     """What has happened, what the heads mean now, and what follows."""
-    made = Draft(ground, ground.snapshot)
+    made = Draft(ground, ground.snapshot, frozenset(head.id for head in heads if head.envelope.kind == "message"))
     turn = ground.snapshot.turn
     end = next((head for head in heads if head.envelope.kind == "reset"), None)
     # A session that ends begins nothing more, not even what came in before, and takes with it what nobody understands.
@@ -344,6 +342,7 @@ def _scene(made: Draft) -> Scene:
         seq=ground.position.seq + len(made.facts),
         events=ground.position.events + len(made.lines),
         tokens=made.snapshot.context + made.fresh // BYTES_PER_TOKEN,
+        waits=not made.messages.issubset(made.consumed),
     )
 
 
