@@ -583,10 +583,8 @@ class Ledger:
             case "own" if first == b"granted":
                 good = now in (b"granted", b"stale", b"leased", b"later", b"idle", b"ended") or gone
             case "commit":
-                good = now == (b"landed" if first in (b"done", b"landed") else first) or now in (
-                    b"superseded",
-                    b"landed",
-                )
+                good = now == (b"landed" if first in (b"done", b"landed") else first)
+                good = good or now in (b"superseded", b"landed") or (first == b"behind" and now == b"news")
             case "append":
                 good = now == (b"landed" if first in (b"done", b"landed") else first) or now == b"superseded"
             case "settle_out":

@@ -66,7 +66,6 @@ class People:
         self._erases = dice.random() < 0.1
         self._ends = dice.random() < 0.4
         self._operation = Operation("do it", ANNA) if dice.random() < 0.2 else None
-        self._mover: Fiber | None = None
         self._keyed: list[Callable[[], None]] = []
         """What was said under a key, and may be said again."""
         self._day = 0
@@ -241,15 +240,10 @@ class People:
 
     def _take(self, session: SessionId) -> None:
         text = ALIAS if self._dice.random() < 0.8 else HOME
-        self._move_address(lambda: self._town.desk.take_address(session, CHANNEL, text))
+        self.insist(lambda: self._town.desk.take_address(session, CHANNEL, text))
 
     def _drop(self, session: SessionId) -> None:
-        self._move_address(lambda: self._town.desk.drop_address(session, CHANNEL, ALIAS))
-
-    def _move_address(self, call: Callable[[], object]) -> None:
-        """One after another: who takes and drops one address at the same time is not told which of the two it was."""
-        if self._mover is None or self._mover.done:
-            self._mover = self.insist(call)
+        self.insist(lambda: self._town.desk.drop_address(session, CHANNEL, ALIAS))
 
     # Nothing is left --------------------------------------------------------------------------------------------------
 

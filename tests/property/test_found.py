@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,16 @@ import redis
 from orchestrator.core.advance import Scene
 from orchestrator.core.delivery import Envelope, Head
 from orchestrator.core.event import Bodies
-from orchestrator.core.fact import CompactionLeft, StepFailed, ToolReturned, TurnSettled
+from orchestrator.core.fact import (
+    CompactionLeft,
+    SessionEnded,
+    SessionEnding,
+    StepFailed,
+    StepStarted,
+    ToolReturned,
+    TurnSettled,
+    TurnStarted,
+)
 from orchestrator.core.names import CallId, DeliveryId, Millis, SessionId, TurnId
 from orchestrator.core.snapshot import Call, Compacting, Position, Snapshot, Turn, Usage
 from orchestrator.draft import Draft, Given, Ground, draft
@@ -107,6 +117,17 @@ def test_what_waits_while_the_history_is_made_shorter_is_not_overtaken() -> None
     made = draft(ground_of(snapshot), [left], [later, cancel], None)
     assert made.facts == [left.fact]
     assert made.snapshot.judged == 5
+
+
+def test_a_session_ends_in_time_though_more_was_counted_than_its_store_holds() -> None:
+    """A message was judged and then lost with the store's tail: it is not waited for."""
+    snapshot = Snapshot(next_turn=1, judged=5, waiting=1, started=True, at=Position(9, 8, 0, 4))
+    ground = ground_of(snapshot)
+    ground.scene = replace(ground.scene, all_in=True, expired=True)
+    made = draft(ground, [], [], None)
+    assert [type(fact) for fact in made.facts] == [SessionEnding, SessionEnded]
+    made = draft(ground, [], [Head(DeliveryId("dlv_5"), 5, 9, Envelope("message"))], None)
+    assert [type(fact) for fact in made.facts] == [TurnStarted, StepStarted]
 
 
 def test_a_careful_tool_does_not_start_when_the_commit_of_its_start_brought_a_cancel(world: World) -> None:

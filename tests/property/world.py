@@ -595,7 +595,7 @@ class World:
             ledger.finish()
             if self.app.channels and self.doors.began.get(session) == HOME and not ledger.rewound and ledger.fields:
                 ledger.posts.whole(ledger.book.out, ledger.book.events, HOME)
-            if not ledger.fields:
+            if not ledger.fields and not self.doors.rewound:
                 assert not (found := self._traces(session)), f"{session} was erased, and is in {found}"
         self.doors.at_rest()
         self.complain()
@@ -614,7 +614,7 @@ class World:
     def told_erased(self, session: SessionId) -> None:
         """Somebody was told that nothing is left of a session."""
         ledger = self.sessions[session]
-        if not ledger.rewound:
+        if not self.doors.rewound:
             ledger.must(not (found := self._traces(session)), f"erased, and it is in {found}")
 
     def _traces(self, session: str) -> list[str]:
