@@ -190,6 +190,10 @@ class Addresses(Admission):
     def take_address(self, session: SessionId, channel: str, address: str) -> None:
         """Let an address lead to a session as well. One that it has already is free. Raises `AddressTaken` when another live session has
         it, `AddressesFull`, `SessionNotActive`, `BadRequest`, `JournalFull`, `JournalAway`."""
+        self._take_listed(session, channel, address)
+        self._settle_all()
+
+    def _take_listed(self, session: SessionId, channel: str, address: str) -> None:
         at, text = self._door(channel, address), listed(CHANNEL, channel, address)
         before = self._listed(session, at.key)
         if before is not None and before.state == OWNED:
@@ -201,10 +205,10 @@ class Addresses(Admission):
                     self._forget_door(session, key.decode())
                     if old := self._listed(session, key.decode()):
                         self._note(session, key.decode(), "forgotten", old.number)
-                self.take_address(session, channel, address)
+                self._take_listed(session, channel, address)
                 return
             case b"moved":
-                self.take_address(session, channel, address)
+                self._take_listed(session, channel, address)
                 return
             case b"full":
                 raise AddressesFull(session=session, limit=MOST_ADDRESSES)
@@ -212,6 +216,8 @@ class Addresses(Admission):
                 raise SessionNotActive(session=session)
         number = int(said[1])
         if not self._take(at, session, number):
+            # Should it run late, it finds that more has happened.
+            self._at_the_door("drop_address", at, session, number + 1)
             self._note(session, at.key, "free", number)
             raise AddressTaken(address=f"{channel}/{address}")
         if self._note(session, at.key, "taken", number)[0] in (b"ended", b"gone"):
@@ -221,13 +227,16 @@ class Addresses(Admission):
 
     def drop_address(self, session: SessionId, channel: str, address: str) -> None:
         """Let an address lead to a session no more. One that is another's by now is left alone. Raises `JournalAway`."""
-        key = self._door(channel, address).key
+        self._drop_listed(session, self._door(channel, address).key)
+        self._settle_all()
+
+    def _drop_listed(self, session: SessionId, key: str) -> None:
         before = self._listed(session, key)
         if before is None or before.state == WAS:
             return
         said = self._note(session, key, "drop", before.number)
         if said[0] == b"moved":
-            self.drop_address(session, channel, address)
+            self._drop_listed(session, key)
         elif said[0] == b"done":
             self._let_go(session, key, int(said[1]))
 

@@ -20,6 +20,12 @@ class Erasing(Addresses):
         """Do a piece of a session's erasure. True when nothing is left of it, also if there is no such session. Call it until then; the
         keeper goes on if nobody does. From the first call on it is gone for all others. Raises `JournalAway`.
         """
+        done = self._erase_piece(session)
+        if done:
+            self._settle_all()
+        return done
+
+    def _erase_piece(self, session: SessionId) -> bool:
         if self._erase(session, "begin")[0] == b"gone":
             return True
         listed = list(self._list(session).items())

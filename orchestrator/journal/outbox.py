@@ -24,8 +24,8 @@ class Outbox(Addresses):
         for number, entry in enumerate(answer[3], answer[1]):
             drop = entry.startswith(DROP)
             if drop:
-                key, _, number = entry.removeprefix(DROP).decode().partition(" ")
-                self._let_go(session, key, int(number))
+                key, _, drop_number = entry.removeprefix(DROP).decode().partition(" ")
+                self._let_go(session, key, int(drop_number))
             taken.append(Out(number, entry, drop, 1 if taken else answer[2]))
         return taken
 

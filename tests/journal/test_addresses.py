@@ -213,6 +213,23 @@ def test_what_runs_after_what_came_after_it_changes_nothing(hand: Hand, at: str)
 
 
 @pytest.mark.parametrize("at", [HERE, THERE])
+def test_what_was_refused_and_runs_once_more_is_not_taken_late(hand: Hand, at: str) -> None:
+    owner, other = here(hand), here(hand)
+    take(hand, owner, at)
+    hand.said.clear()
+    with pytest.raises(AddressTaken):
+        take(hand, other, at)
+    refused = list(hand.said)
+    hand.journal.drop_address(owner, CHANNEL, at)
+    before = hand.everything()
+    for command in refused:
+        hand.again(command, now=hand.now + 5_000)
+        assert changed(before, hand.everything()) <= {"adms"}, verb_of(command)
+    take(hand, other, at)
+    assert (where(hand, at), texts(hand, other)) == (other, [at])
+
+
+@pytest.mark.parametrize("at", [HERE, THERE])
 @pytest.mark.parametrize("then", ["end", "erase"])
 def test_what_runs_after_the_end_takes_nothing(hand: Hand, at: str, then: str) -> None:
     session = here(hand)

@@ -109,7 +109,7 @@ end
 if mode == 'keep' or (mode == 'park' and head) then
   kept = 1
   also('lease', whole(ms + lease_ms))
-  redis.call('ZADD', due, whole(ms + lease_ms), session)
+  rest_until(due, session, owned_look(ms, ms + lease_ms, out_at, tonumber(grace_ms)))
 else
   also('token', '') also('left', token) also('lease', 0)
 end

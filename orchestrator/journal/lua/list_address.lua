@@ -4,7 +4,7 @@
 -- PARTS clock
 -- KEYS own adrs
 -- ARGV now key step number listed most
--- step = take (it is about to be taken), taken, free (it was another's), drop (it is about to be dropped), dropped, forgotten (its door is empty).
+-- step = take (it is about to be taken), taken, free (it is another's), drop (it is about to be dropped), dropped, forgotten (its door is empty).
 -- number: what the caller has read there, 0 for nothing; one that runs late finds another and changes nothing. A take and a drop get the
 -- next number, under which they go to the address and come back here.
 -- Returns {'done', number} | {'moved'}: look again | {'full'} | {'ended'} | {'gone'}
@@ -38,7 +38,7 @@ if step == 'take' then
 elseif step == 'taken' then
   if state == 't' then return becomes('o', number) end
 elseif step == 'free' then
-  if state == 't' then redis.call('HDEL', adrs, key) end
+  if state == 't' then return becomes('w', following) end
 elseif step == 'drop' then
   if said and state ~= 'w' then return becomes('d', following) end
 elseif step == 'dropped' then
