@@ -126,7 +126,6 @@ def test_a_retry_does_not_put_off_what_else_is_due(hand: Hand) -> None:
     assert hand.due_at(owner.session) == 10_000, "a session that is owned is looked at when its lease ends"
 
 
-@pytest.mark.parametrize("mode", ["keep", "chain", "park"])
 def test_the_posts_of_a_session_that_is_busy_for_long_are_others_business_too(hand: Hand) -> None:
     owner = with_posts(hand, mode="keep")
     assert hand.due_at(owner.session) == 2_000
@@ -169,6 +168,7 @@ def test_a_drop_among_the_entries_has_its_own_number(hand: Hand) -> None:
     ]
 
 
+@pytest.mark.parametrize("mode", ["keep", "chain", "park"])
 def test_granted_says_how_much_is_in_it(hand: Hand, mode: str) -> None:
     owner = with_posts(hand, mode=mode)
     if mode == "keep":
