@@ -343,6 +343,8 @@ def _scene(made: Draft) -> Scene:
         events=ground.position.events + len(made.lines),
         tokens=made.snapshot.context + made.fresh // BYTES_PER_TOKEN,
         waits=not made.messages.issubset(made.consumed),
+        # A report of a loss is taken out of turn and never judged; a session that ends has judged all that has come in.
+        expired=ground.scene.expired and not any(isinstance(fact, TailLost) for fact in made.facts),
     )
 
 
