@@ -50,8 +50,9 @@ FAR_MS = 3_600_000
 OWN_CODES = {b"gone", b"ended", b"not_yours", b"too_new", b"leased", b"later", b"idle", b"stale"}
 FAILURES = {"MODEL_CALL_FAILED", "TOOL_FATAL", "STEP_CRASHED"}
 LIVES = ("live", "ending", "ended")
+REPEATABLE = ("clear", "compact")
 LEASES = {"token", "lease", "left", "rung", "rings", "faults"}
-OUTBOX = {"out_at", "out_by", "out_until", "out_base", "out_tries"}
+OUTBOX = {"out_at", "out_by", "out_until", "out_base", "out_tries", "out_left"}
 MAY_CHANGE = {
     **dict.fromkeys(("release", "renew", "disown", "due"), LEASES),
     **dict.fromkeys(("take_out", "settle_out"), OUTBOX),
@@ -242,7 +243,6 @@ class Ledger:
                 for line in events:
                     kind = line.split(b'"', 4)[3].decode()
                     self.must(kind in ("message.appended", "reasoning.appended", "action.partial"), f"appended {kind}")
-                self._heard_behind(said)
             case _ if name in MAY_CHANGE:
                 self.must(changed <= MAY_CHANGE[name], f"{name} changed {changed - MAY_CHANGE[name]}")
         if "attempt" in changed and name != "commit":
@@ -315,7 +315,9 @@ class Ledger:
             if kind == "tail_seen":
                 book.reports[name] = int(said.argument("guard"))
         else:
-            self.must(kind in ("", "cancel"), f"{name} was accepted, and is not there")
+            # What says again what nobody has looked at yet leaves nothing behind.
+            again = kind in (book.accepted.get(waiting) for waiting in self._inbox)
+            self.must(kind in ("", "cancel") or (kind in REPEATABLE and again), f"{kind} {name} is not there")
 
     def _what_came(self, said: Said) -> tuple[str, str, int]:
         """Its id, its kind, and what was said of it."""
@@ -364,7 +366,6 @@ class Ledger:
             self.must(
                 self.fields["attempt"] == ("0" if progress else before["attempt"]), "attempts are counted otherwise"
             )
-        self._heard_behind(said)
         book, read = self.book, [codec.unpack_fact(packed) for packed in facts]
         for fact in read:
             self._fact(fact, events, before)
@@ -394,9 +395,6 @@ class Ledger:
                 book.heard = max(book.heard, seen)
             case DeliveryDropped():
                 used = (fact.delivery,)
-                if book.snapshot.compacting is not None and book.snapshot.turn is None:
-                    # While the history is made shorter between two turns, a cancel has nothing to stop.
-                    book.must_cancel.pop(fact.delivery, None)
                 served = fact.reason != SESSION_ENDED or book.snapshot.ending != "expired"
                 self.must(served, f"its time is over, and {fact.delivery} was not served")
             case CancelAccepted():
@@ -514,7 +512,8 @@ class Ledger:
             return
         if work:
             self.must(self.due <= now + self.journal.lease_ms, f"somebody looks too late: {self.due - now}")
-        for moment in (timer, deadline, int(fields.get("out_at", 0)) if self._out else 0):
+        # A timer is of something that has begun and settles first.
+        for moment in (timer or deadline, int(fields.get("out_at", 0)) if self._out else 0):
             self.must(not moment or self.due <= max(moment, now + SOON_MS), f"{moment} comes too late: {self.due}")
 
     # What is begun out there ------------------------------------------------------------------------------------------
@@ -646,9 +645,9 @@ class Ledger:
             if events > len(self.book.events):
                 self._ahead[token] = events
 
-    def _heard_behind(self, said: Said) -> None:
-        token = said.argument("token")
-        if said.answer[0] == b"behind" and token in self._ahead:
+    def heard(self, said: Said) -> None:
+        """Whoever asked has the answer: who knows now that the store has lost something must see that it is named."""
+        if said.answer[0] == b"behind" and (token := said.argument("token")) in self._ahead:
             self._demands[token] = self._ahead[token]
 
     def died(self, prefix: str) -> None:

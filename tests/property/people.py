@@ -78,17 +78,17 @@ class People:
             (0.7, lambda: self._to_session(self._cancel)),
             (0.2, lambda: self._to_session(lambda session: self._control(session, "clear"))),
             (0.35, lambda: self._to_session(lambda session: self._control(session, "compact"))),
-            (0.1 if self._ends else 0.0, lambda: self._to_session(lambda session: self._control(session, "reset"))),
+            (0.25 if self._ends else 0.0, lambda: self._to_session(lambda session: self._control(session, "reset"))),
             (0.3, lambda: self._to_session(self._deliver_keyed)),
-            (0.9 * address, lambda: self._arrive(HOME, keyed=False)),
+            (0.8 * address, lambda: self._arrive(HOME, keyed=False)),
             (0.3 * address, lambda: self._arrive(HOME, keyed=True)),
-            (0.3 * address, lambda: self._arrive(ALIAS, keyed=self._dice.random() < 0.5)),
+            (0.5 * address, lambda: self._arrive(ALIAS, keyed=self._dice.random() < 0.7)),
             (0.2 * address, lambda: self._control_at(self._dice.choice([HOME, ALIAS]))),
             (0.25, lambda: self._to_session(self._take)),
             (0.15, lambda: self._to_session(self._drop)),
-            (0.5, self._again),
+            (0.8, self._again),
             (0.1, self.begin),
-            (0.06 if self._erases else 0.0, lambda: self._to_session(self._erase)),
+            (0.15 if self._erases else 0.0, lambda: self._to_session(self._erase)),
         ]
 
     def begin(self) -> None:
@@ -236,7 +236,7 @@ class People:
 
     def _again(self) -> None:
         if self._keyed:
-            self.insist(self._dice.choice(self._keyed))
+            self.insist(self._dice.choice(self._keyed[-8:]))
 
     def _take(self, session: SessionId) -> None:
         text = ALIAS if self._dice.random() < 0.8 else HOME

@@ -19,6 +19,7 @@ from orchestrator.core.fact import (
     SessionEnding,
     StepFailed,
     StepStarted,
+    TailLost,
     ToolReturned,
     TurnSettled,
     TurnStarted,
@@ -128,6 +129,16 @@ def test_a_session_ends_in_time_though_more_was_counted_than_its_store_holds() -
     assert [type(fact) for fact in made.facts] == [SessionEnding, SessionEnded]
     made = draft(ground, [], [Head(DeliveryId("dlv_5"), 5, 9, Envelope("message"))], None)
     assert [type(fact) for fact in made.facts] == [TurnStarted, StepStarted]
+
+
+def test_a_session_whose_time_is_over_first_says_what_its_store_has_lost() -> None:
+    """The report is not judged, so an end beside it would be refused for ever."""
+    snapshot = Snapshot(next_turn=1, judged=5, started=True, at=Position(9, 8, 0, 4))
+    ground = ground_of(snapshot)
+    ground.scene = replace(ground.scene, all_in=True, expired=True)
+    report = Head(DeliveryId("dlv_6"), 6, 9, Envelope("tail_seen", guard="10"))
+    made = draft(ground, [], [report], None)
+    assert [type(fact) for fact in made.facts] == [TailLost]
 
 
 def test_a_careful_tool_does_not_start_when_the_commit_of_its_start_brought_a_cancel(world: World) -> None:

@@ -152,7 +152,9 @@ class Worker:
         process.pump = QuietPump(self.journal)
         process.pulse.start = lambda: None
         process._news = world  # anything but None: the world tells the news itself
+        process.post = self.post
         self.fibers: list[Fiber] = []
+        self._posting: set[SessionId] = set()
 
     def begin(self, session: SessionId) -> None:
         """Carry a session on, as after a wake, and post what it has left."""
@@ -164,6 +166,19 @@ class Worker:
                 post_outbox(self.process, session)
 
         self.fibers.append(Fiber(work))
+
+    def post(self, session: SessionId) -> None:
+        """Post what a session has left while its turn goes on."""
+
+        def work() -> None:
+            try:
+                post_outbox(self.process, session)
+            finally:
+                self._posting.discard(session)
+
+        if self.world.app.channels and session not in self._posting:
+            self._posting.add(session)
+            self.fibers.append(Fiber(work))
 
     def live(self) -> list[Fiber]:
         """Those that are not done."""
@@ -264,27 +279,29 @@ class World:
             raise JournalAway(reason="the test lost the call")
         if how < 0.03:
             self._die_here(journal)
-        answer = self._execute(journal, verb, command)
+        said = self._execute(journal, verb, command)
         if how < 0.05:
             raise JournalAway(reason="the test lost the reply")
         if how < 0.06:
             self._die_here(journal)
-        if verb.name == "own" and answer[0] == b"granted" and Fiber.current is not None:
-            cast(Any, Fiber.current).token = Said(verb, command, answer, self.now).argument("token")
-        return answer
+        if verb.name == "own" and said.answer[0] == b"granted" and Fiber.current is not None:
+            cast(Any, Fiber.current).token = said.argument("token")
+        for ledger in self._concerned(said):
+            ledger.heard(said)
+        return said.answer
 
     def _die_here(self, journal: Steered) -> None:
         """A worker dies with all it does; of those who ask, only who is asking."""
         journal.dead = journal is not self.desk
         raise Crash
 
-    def _execute(self, journal: Steered, verb: Script, command: Command) -> Any:
+    def _execute(self, journal: Steered, verb: Script, command: Command) -> Said:
         if self.rewinds:
             self.past.photograph(self.sessions)
         said = self._say_now(journal, verb, command)
         if verb.name in REPEATED:
             self.said.append(said)
-        return said.answer
+        return said
 
     def _say_now(self, journal: Steered, verb: Script, command: Command) -> Said:
         command = self._at_now(verb, command)
