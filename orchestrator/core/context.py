@@ -37,8 +37,10 @@ def judge_control(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
     return CompactionDue(head.id, head.n, True, at)
 
 
-def next_pending(snapshot: Snapshot, at: Millis) -> Fact:
-    """The control that was kept first is done now."""
+def next_pending(snapshot: Snapshot, at: Millis) -> Fact | None:
+    """The control that was kept first is done now. A cancel waits for the turn it is to stop."""
+    if snapshot.pending[0] not in ("clear", "compact"):
+        return None
     if snapshot.pending[0] == "clear":
         return ContextCleared(None, 0, snapshot.at.gen + 1, at)
     return CompactionDue(None, 0, True, at)

@@ -168,7 +168,7 @@ class Hands:
 
     def interrupted(self) -> bool:
         """Whether what has come in means that what is being done has to stop: the draft says why."""
-        return any(interrupts(self.owned.snapshot, head, self.call) for head in self.heads)
+        return interrupts(self.owned.snapshot, self.heads, self.call)
 
     def unjudged(self) -> bool:
         """Whether something has come in that the next draft can say something about."""
