@@ -195,15 +195,15 @@ class Addresses(Admission):
 
     def _take_listed(self, session: SessionId, channel: str, address: str) -> None:
         at, text = self._door(channel, address), listed(CHANNEL, channel, address)
-        before = self._listed(session, at.key)
+        before, last = self._listed(session, at.key)
         if before is not None and before.state == OWNED:
             return
-        said = self._note(session, at.key, "take", before.number if before else 0, text)
+        said = self._note(session, at.key, "take", before.number if before else last, text)
         match said[0]:
             case b"crowded":
                 for key in said[1:]:
                     self._forget_door(session, key.decode())
-                    if old := self._listed(session, key.decode()):
+                    if old := self._listed(session, key.decode())[0]:
                         self._note(session, key.decode(), "forgotten", old.number)
                 self._take_listed(session, channel, address)
                 return
@@ -231,7 +231,7 @@ class Addresses(Admission):
         self._settle_all()
 
     def _drop_listed(self, session: SessionId, key: str) -> None:
-        before = self._listed(session, key)
+        before, _ = self._listed(session, key)
         if before is None or before.state == WAS:
             return
         said = self._note(session, key, "drop", before.number)
@@ -295,10 +295,15 @@ class Addresses(Admission):
             found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys(session).adrs))
         return {key.decode(): understood(said) for key, said in found.items()}
 
-    def _listed(self, session: SessionId, key: str) -> Listed | None:
+    def _listed(self, session: SessionId, key: str) -> tuple[Listed | None, int]:
+        """What the list says of an address, and the last number that the session has given to any."""
+        keys = self.keys(session)
         with spoken():
-            said = cast("bytes | None", self.client.hget(self.keys(session).adrs, key))
-        return None if said is None else understood(said)
+            pipe = self.client.pipeline(transaction=True)
+            pipe.hget(keys.adrs, key)
+            pipe.hget(keys.own, "adr_n")
+            said, last = pipe.execute()
+        return None if said is None else understood(said), int(last or 0)
 
     def _life(self, session: SessionId) -> bytes | None:
         with spoken():

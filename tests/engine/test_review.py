@@ -389,7 +389,6 @@ def test_a_caller_of_whom_too_much_is_said_is_refused_and_never_stops_a_session(
 # Behind what was mended ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(strict=True, reason="a cancel that is kept is not between its message and the next any more")
 def test_a_message_behind_a_cancel_is_not_stopped_with_the_one_before_it(world: World) -> None:
     session = long_talk(world, 12)
     world.control(session, "compact")

@@ -225,6 +225,7 @@ def test_what_was_refused_and_runs_once_more_is_not_taken_late(hand: Hand, at: s
     for command in refused:
         hand.again(command, now=hand.now + 5_000)
         assert changed(before, hand.everything()) <= {"adms"}, verb_of(command)
+    assert hand.client.hlen(hand.journal.keys(other).adrs) == 0
     take(hand, other, at)
     assert (where(hand, at), texts(hand, other)) == (other, [at])
 

@@ -5,24 +5,26 @@
 -- KEYS own adrs
 -- ARGV now key step number listed most
 -- step = take (it is about to be taken), taken, free (it is another's), drop (it is about to be dropped), dropped, forgotten (its door is empty).
--- number: what the caller has read there, 0 for nothing; one that runs late finds another and changes nothing. A take and a drop get the
--- next number, under which they go to the address and come back here.
+-- number: what the caller has read there, or the last number the session has given where nothing is there; one that runs late finds
+-- another and changes nothing. A take and a drop get the next number, under which they go to the address and come back here.
 -- Returns {'done', number} | {'moved'}: look again | {'full'} | {'ended'} | {'gone'}
 --         {'crowded', key, ...}: there are too many of those it had once, and these may be forgotten first.
 local DAY_MS = 86400000
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'status', 'erasing')
+local h = redis.call('HMGET', own, 'status', 'erasing', 'adr_n')
 if not h[1] or h[2] then return {'gone'} end
 local said = redis.call('HGET', adrs, key)
-local state, since = '', '0'
+local given = h[3] or '0'
+local state, since = '', given
 if said then state, since = string.match(said, '^(%a)(%d+) ') end
 local function becomes(letter, by)
+  if tonumber(by) > tonumber(given) then redis.call('HSET', own, 'adr_n', by) end
   redis.call('HSET', adrs, key, letter .. by .. (said and string.match(said, ' .*') or ' ' .. listed))
   return {'done', by}
 end
 if (step == 'take' or step == 'taken') and h[1] ~= 'live' then return {'ended'} end
 if since ~= number then return {'moved'} end
-local following = whole(math.max(ms, since + 1))
+local following = whole(math.max(ms, since + 1, given + 1))
 if step == 'take' then
   if state ~= 't' and state ~= 'd' and redis.call('HLEN', adrs) >= tonumber(most) then
     local all, has, old = redis.call('HGETALL', adrs), 0, {'crowded'}
@@ -38,7 +40,11 @@ if step == 'take' then
 elseif step == 'taken' then
   if state == 't' then return becomes('o', number) end
 elseif step == 'free' then
-  if state == 't' then return becomes('w', following) end
+  -- The caller has told the address the number behind this one.
+  if state == 't' then
+    redis.call('HDEL', adrs, key)
+    redis.call('HSET', own, 'adr_n', following)
+  end
 elseif step == 'drop' then
   if said and state ~= 'w' then return becomes('d', following) end
 elseif step == 'dropped' then

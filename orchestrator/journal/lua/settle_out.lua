@@ -14,7 +14,7 @@ if count > 0 then
   redis.call('HSET', own, 'out_base', whole((h[2] or 0) + count))
   redis.call('HDEL', own, 'out_tries')
 end
-redis.call('HSET', own, 'out_left', holder)
+redis.call('HINCRBY', own, 'out_turn', 1)
 local left = redis.call('LLEN', out)
 if left == 0 then
   redis.call('HDEL', own, 'out_at', 'out_by', 'out_until')
