@@ -143,7 +143,8 @@ def judge(snapshot: Snapshot, head: Head, scene: Scene, following: Sequence[Head
         case "message" if snapshot.compacting is not None:
             return DeliveryWaits(head.id, head.n, scene.at)
         case "message":
-            return _start(snapshot, turns.together(head, following), following, scene)
+            before = [one for one in following if not snapshot.cancel_kept or one.n < snapshot.cancel_kept]
+            return _start(snapshot, turns.together(head, before), following, scene)
         case "cancel" if snapshot.compacting is not None and snapshot.turn is None and snapshot.waiting:
             return ControlKept(head.id, head.n, "cancel", scene.at)
         case "cancel":

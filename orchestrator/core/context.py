@@ -37,17 +37,17 @@ def judge_control(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
     return CompactionDue(head.id, head.n, True, at)
 
 
-def next_pending(snapshot: Snapshot, at: Millis) -> Fact | None:
-    """The control that was kept first is done now. A cancel waits for the turn it is to stop."""
-    if snapshot.pending[0] not in ("clear", "compact"):
-        return None
+def next_pending(snapshot: Snapshot, at: Millis) -> Fact:
+    """The control that was kept first is done now."""
     if snapshot.pending[0] == "clear":
         return ContextCleared(None, 0, snapshot.at.gen + 1, at)
     return CompactionDue(None, 0, True, at)
 
 
 def keep(snapshot: Snapshot, fact: ControlKept) -> Snapshot:
-    """The control is kept, once."""
+    """The control is kept, once. A cancel is kept for the turn that begins next."""
+    if fact.control == "cancel":
+        return replace(snapshot, judged=max(snapshot.judged, fact.n), cancel_kept=snapshot.cancel_kept or fact.n)
     kept = snapshot.pending if fact.control in snapshot.pending else (*snapshot.pending, fact.control)
     return replace(snapshot, judged=max(snapshot.judged, fact.n), pending=kept)
 

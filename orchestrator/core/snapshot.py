@@ -148,7 +148,8 @@ class Snapshot:
     """A session between two commits.
 
     `waiting` counts judged messages that no turn has used yet; `pending` are the controls kept until the turn is over; `ending`
-    is why the session ends; `context` how many tokens the provider counted last (0: it has not yet). `at` is the journal's position
+    is why the session ends; `context` how many tokens the provider counted last (0: it has not yet); `cancel_kept` the number of a
+    cancel that is for the turn of the message before it, which waits. `at` is the journal's position
     at the commit that wrote this; events beyond it are appended ones that no commit has vouched for. `marks` are the places of the
     last turns' first facts.
     """
@@ -164,6 +165,7 @@ class Snapshot:
     compacting: Compacting | None = None
     ending: str = ""
     context: int = 0
+    cancel_kept: int = 0
     marks: tuple[int, ...] = ()
     at: Position = Position()
     extra: Mapping[str, object] = field(default_factory=dict)

@@ -22,10 +22,6 @@ from orchestrator.core.names import Millis
 from orchestrator.core.snapshot import KEPT_TURNS, MAX_DELIVERIES, MAX_TOGETHER_BYTES, Principal, Snapshot, Turn
 
 
-CANCEL = "cancel"
-"""A cancel that is kept for the turn that begins next."""
-
-
 def together(first: Head, following: Sequence[Head]) -> tuple[Head, ...]:
     """The messages that share a turn with `first`: those right behind it of the same person, who must be known."""
     who, size = first.envelope.principal, first.envelope.size
@@ -51,7 +47,7 @@ def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
         agent=fact.agent,
         started=fact.at,
         followed=fact.followed,
-        cancelling=CANCEL in snapshot.pending,
+        cancelling=fact.n < snapshot.cancel_kept,
     )
     return replace(
         snapshot,
@@ -59,7 +55,7 @@ def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
         judged=max(snapshot.judged, fact.n),
         waiting=snapshot.waiting - fact.waited,
         started=True,
-        pending=tuple(control for control in snapshot.pending if control != CANCEL),
+        cancel_kept=0,
         turn=turn,
         marks=(*snapshot.marks, fact.mark)[-KEPT_TURNS:],
     )
