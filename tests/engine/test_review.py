@@ -304,7 +304,7 @@ def test_what_an_owned_session_has_said_is_posted_while_its_tool_runs(url: str) 
     session = one.arrive("desk", "ann", HELLO).session
     thread = threading.Thread(target=one.carry_on, args=(session,))
     thread.start()
-    assert begun.wait(5)
+    assert begun.wait(30)
     seen = []
     until = steady() + 6
     while steady() < until and not heard:
