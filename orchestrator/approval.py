@@ -102,9 +102,7 @@ def never() -> Approval:
     return Approval("never")
 
 
-def once(
-    *, prompt: Prompt = "", response: ResponsePolicy | None = None, expires: timedelta | None = None
-) -> Approval:
+def once(*, prompt: Prompt = "", response: ResponsePolicy | None = None, expires: timedelta | None = None) -> Approval:
     """The first call in a session needs leave."""
     return Approval("once", prompt, response, expires)
 

@@ -51,7 +51,7 @@ from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Reques
 from orchestrator.journal import Mode, Writes
 from orchestrator.notes import Note, answer_texts, pack_note, refusal, who
 from orchestrator.ports import Message, ModelLayer, Result
-from orchestrator.process.history import row, row_id
+from orchestrator.process.history import message_of, row
 
 MOST_FILLERS = 4096
 BYTES_PER_TOKEN = 4
@@ -108,12 +108,13 @@ class Ground:
 class Draft:
     """Everything one commit will write, and whether the session or a turn ends or a step is closed with it.
 
-    With `new_gen` the rows are the first of that generation of the history. `fresh` are the bytes of history that no provider has
-    counted yet.
+    `messages` are those that are looked at. With `new_gen` the rows are the first of that generation of the history. `fresh` are the
+    bytes of history that no provider has counted yet.
     """
 
     ground: Ground
     snapshot: Snapshot
+    messages: frozenset[DeliveryId] = frozenset()
     facts: list[Fact] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
@@ -362,12 +363,9 @@ class Draft:
         self.rows, self.last_row, self.fresh = [], "", 0
 
     def _fill(self, messages: Sequence[bytes], kept: Sequence[bytes]) -> None:
-        for message in messages:
+        # All of them under new ids, those that stay too: by the id of the last row two timelines are told apart.
+        for message in (*messages, *map(message_of, kept)):
             self._row(message, "compaction")
-        for stored in kept:
-            self.rows.append(stored)
-            self.last_row = row_id(stored)
-            self.fresh += len(stored)
 
     def _results(self, calls: Iterable[Call], step: str) -> None:
         results = []
@@ -387,7 +385,7 @@ def _list(found: object) -> list[dict[str, Any]]:
 
 def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: Loose | None) -> Draft:
     """What has happened, what the heads mean now, and what follows."""
-    made = Draft(ground, ground.snapshot)
+    made = Draft(ground, ground.snapshot, frozenset(head.id for head in heads if head.envelope.kind == "message"))
     turn = ground.snapshot.turn
     end = next((head for head in heads if head.envelope.kind == "reset"), None)
     # A session that ends begins nothing more, not even what came in before, and takes with it what nobody understands.
@@ -413,6 +411,9 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
         made.add(Given(judge(made.snapshot, end, _scene(made))))
         waiting.remove(end)
     while waiting:
+        if ground.snapshot.busy and not made.snapshot.busy and not made.snapshot.ending:
+            # The history has just been made shorter. What waits since before is not among the heads, and comes first.
+            break
         head = waiting.pop(0)
         if made.snapshot.busy and not made.snapshot.ending and head.n <= made.snapshot.judged:
             continue
@@ -437,6 +438,9 @@ def _scene(made: Draft) -> Scene:
         seq=ground.position.seq + len(made.facts),
         events=ground.position.events + len(made.lines),
         tokens=made.snapshot.context + made.fresh // BYTES_PER_TOKEN,
+        waits=not made.messages.issubset(made.consumed),
+        # A report of a loss is taken out of turn and never judged; a session that ends has judged all that has come in.
+        expired=ground.scene.expired and not any(isinstance(fact, TailLost) for fact in made.facts),
     )
 
 

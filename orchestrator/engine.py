@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 CancelOutcome = Literal["cancelling", "other_turn", "nothing_runs"]
 DAY_MS = 24 * 3600 * 1000
+MOST_OF_A_PRINCIPAL = 4096
+"""Bytes of a caller's id and attributes; they are part of every snapshot of their turn."""
 
 
 @contextmanager
@@ -371,11 +373,14 @@ class Engine:
         with self._lock:
             # Threads may come here together: one of them makes it.
             if self._process is None:
-                entries = None
+                entries = post = None
                 if self.app.channels:
                     channels = import_module("orchestrator.channels")
                     entries = channels.entries if channels.listens(self.app) else None
-                self._process = Process(self.app, self.settings, self.journal, self.reads, self.clock, entries=entries)
+                    post = import_module("orchestrator.channels.outbox").post_outbox
+                self._process = Process(
+                    self.app, self.settings, self.journal, self.reads, self.clock, entries=entries, post=post
+                )
             return self._process
 
     def carry_on(self, session: SessionId, *, alone: str = "") -> Carried:
@@ -400,7 +405,13 @@ class Engine:
 
 
 def _who(principal: Principal | None) -> str:
-    return ids.principal_key(principal) if principal else ""
+    """What somebody is remembered by. Raises `BadRequest` where more is said of them than a snapshot can hold."""
+    if principal is None:
+        return ""
+    if len(codec.pack(principal)) > MOST_OF_A_PRINCIPAL:
+        problem = f"More is said of the caller than fits: {MOST_OF_A_PRINCIPAL} bytes of id and attributes."
+        raise BadRequest(problem=f"{problem} Put less into the credential.")
+    return ids.principal_key(principal)
 
 
 def _digest(message: Body) -> str:

@@ -76,13 +76,13 @@ def _hash_of(*said: object) -> str:
     return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
 
 
-def _identity(principal: Principal | None) -> list[str] | None:
-    return principal and [principal.authenticator, principal.issuer, principal.type, principal.id]
+def _identity(principal: Principal | None) -> tuple[str, ...] | None:
+    return None if principal is None else principal.identity
 
 
 def principal_key(principal: Principal) -> str:
     """What the journal remembers a participant by: authenticator, issuer, type and id, and nothing else of them."""
-    return _hash_of(*(_identity(principal) or ()))[:32]
+    return _hash_of(*principal.identity)[:32]
 
 
 def keyed_delivery(scope: str, principal: Principal | None, key: str) -> DeliveryId:

@@ -121,7 +121,13 @@ def ask_model(model: Model, call: ModelCall, say: Say, mailbox: Mailbox, loops: 
 
 
 def judge(
-    fn: Callable[[Any], object], given: object, about: str, mailbox: Mailbox, loops: Loops, threads: Threads, run: object
+    fn: Callable[[Any], object],
+    given: object,
+    about: str,
+    mailbox: Mailbox,
+    loops: Loops,
+    threads: Threads,
+    run: object,
 ) -> Run:
     """Let a function of the user's own, sync or async, judge something. Its `Judged` comes into the mailbox, whatever happens in it."""
 

@@ -379,7 +379,8 @@ _STEP = (
 )
 _WHOLE = rf"(?:{_STEP}step\.completed )"
 _SHORTER = r"(?:compaction\.requested (?:compaction\.completed )?)"
-_OPEN = rf"turn\.started (?:message\.received )+(?:{_SHORTER}?{_WHOLE}(?:message\.received )*)*{_SHORTER}?"
+_BEFORE = rf"(?:message\.received )*(?:{_SHORTER}(?:message\.received )*)?"
+_OPEN = rf"turn\.started message\.received (?:{_BEFORE}{_WHOLE})*{_BEFORE}"
 _TURN = (
     rf"{_OPEN}(?:turn\.completed |(?:{_STEP})?turn\.cancelled |{_STEP}(?:step\.completed )?step\.failed turn\.failed )"
     r"session\.waiting "

@@ -8,7 +8,7 @@ next_effect(snapshot)     the next thing the world has to do, or none
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never, get_args
 
@@ -73,8 +73,8 @@ class Scene:
 
     The time, the running agent and its model, the places of the next fact and event; the model call in flight; how many tokens the
     context has by our estimate, and how many may be before it is made shorter (0: never); whether nothing is in the inbox but
-    what is looked at; whether the session's time is over; whether its budget is used up, by the code that a turn fails with, and
-    whether somebody can be asked; the answers among the deliveries that came when their turn was over.
+    what is looked at; whether a message among that waits on; whether the session's time is over; whether its budget is used up, by the
+    code that a turn fails with, and whether somebody can be asked; the answers among the deliveries that came when their turn was over.
     """
 
     at: Millis
@@ -86,6 +86,7 @@ class Scene:
     tokens: int = 0
     most_tokens: int = 0
     all_in: bool = False
+    waits: bool = False
     expired: bool = False
     over_budget: str = ""
     may_ask: bool = True
@@ -181,7 +182,10 @@ def judge(snapshot: Snapshot, head: Head, scene: Scene, following: Sequence[Head
             return DeliveryWaits(head.id, head.n, scene.at)
         case "message" | "answers":
             # An answer that came when its turn was over is a message; it authorises nothing.
-            return _start(snapshot, turns.together(head, following), following, scene)
+            before = [one for one in following if not snapshot.cancel_kept or one.n < snapshot.cancel_kept]
+            return _start(snapshot, turns.together(head, before), following, scene)
+        case "cancel" if snapshot.compacting is not None and snapshot.turn is None and snapshot.waiting:
+            return ControlKept(head.id, head.n, "cancel", scene.at)
         case "cancel":
             return turns.judge_cancel(snapshot, head, scene.at)
         case "clear" | "compact":
@@ -213,21 +217,27 @@ def understands(head: Head) -> bool:
     return head.envelope.v <= 1 and head.envelope.kind in get_args(DeliveryKind)
 
 
-def interrupts(snapshot: Snapshot, head: Head, call: InFlight) -> bool:
+def interrupts(snapshot: Snapshot, heads: Iterable[Head], call: InFlight) -> bool:
     """Whether what came in means that the effect which is being performed has to stop, now."""
-    turn, envelope = snapshot.turn, head.envelope
-    if not understands(head) or head.n <= snapshot.judged:
-        return False
-    match envelope.kind:
-        case "reset":
-            return True
-        case "cancel":
-            return turn is not None and envelope.guard in ("", turn.id)
-        case "message":
-            waits = turn is None or turn.phase != "model" or snapshot.compacting is not None or call == "speaking"
-            return not waits and turn is not None and isinstance(turns.judge_message(turn, head, NEVER), MessageSteers)
-        case _:
-            return False
+    turn = snapshot.turn
+    joins = turn is not None and turn.phase == "model" and snapshot.compacting is None and call != "speaking"
+    for head in heads:
+        if not understands(head) or head.n <= snapshot.judged:
+            continue
+        match head.envelope.kind:
+            case "reset":
+                return True
+            case "cancel" if turn is not None and head.envelope.guard in ("", turn.id):
+                return True
+            case "message" if joins and turn is not None:
+                fact = turns.judge_message(turn, head, NEVER)
+                if isinstance(fact, MessageSteers):
+                    return True
+                # One that waits has those of the same person behind it wait, too.
+                turn = replace(turn, followed=turn.followed or (isinstance(fact, DeliveryWaits) and fact.same))
+            case _:
+                continue
+    return False
 
 
 def follow(snapshot: Snapshot, scene: Scene) -> Fact | None:
@@ -241,7 +251,8 @@ def follow(snapshot: Snapshot, scene: Scene) -> Fact | None:
         return None
     if snapshot.pending:
         return context.next_pending(snapshot, scene.at)
-    if scene.expired and scene.all_in and not snapshot.waiting:
+    # What was looked at says what waits, and not a count: a store that lost its tail may hold less than was counted.
+    if scene.expired and scene.all_in and not scene.waits:
         return SessionEnding(None, 0, "expired", scene.at)
     return None
 

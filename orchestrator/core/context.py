@@ -45,7 +45,9 @@ def next_pending(snapshot: Snapshot, at: Millis) -> Fact:
 
 
 def keep(snapshot: Snapshot, fact: ControlKept) -> Snapshot:
-    """The control is kept, once."""
+    """The control is kept, once. A cancel is kept for the turn that begins next."""
+    if fact.control == "cancel":
+        return replace(snapshot, judged=max(snapshot.judged, fact.n), cancel_kept=snapshot.cancel_kept or fact.n)
     kept = snapshot.pending if fact.control in snapshot.pending else (*snapshot.pending, fact.control)
     return replace(snapshot, judged=max(snapshot.judged, fact.n), pending=kept)
 

@@ -84,11 +84,12 @@ class MessagesJoined:
 
 @dataclass(frozen=True, slots=True)
 class ControlKept:
-    """A clear or compact came while a turn was open; it is done when the turn is over."""
+    """A clear or compact came while a turn was open; it is done when the turn is over. Or a cancel came behind a message that waits for
+    the history to be made shorter; it stops that message's turn."""
 
     delivery: DeliveryId
     n: int
-    control: Literal["clear", "compact"]
+    control: Literal["cancel", "clear", "compact"]
     at: Millis
 
 

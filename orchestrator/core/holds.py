@@ -158,7 +158,9 @@ def requested(snapshot: Snapshot, fact: InputRequested) -> Snapshot:
     """The turn is held."""
     turn = turn_of(snapshot)
     asked = {request.call for request in fact.requests}
-    calls = tuple(replace(call, gate="open") if call.id in asked and call.gate == "ask" else call for call in turn.calls)
+    calls = tuple(
+        replace(call, gate="open") if call.id in asked and call.gate == "ask" else call for call in turn.calls
+    )
     kept = turn.requests[-MAX_REQUESTS:]
     return replace(snapshot, turn=replace(turn, calls=calls, requests=(*kept, *fact.requests), withdrawn=False))
 
@@ -206,7 +208,9 @@ def resolved(snapshot: Snapshot, _fact: InputResolved) -> Snapshot:
     turn = turn_of(snapshot)
     ended = {request.call: request for request in untold(turn)}
     approved = tuple(
-        call.tool for call in turn.calls if call.id in ended and ended[call.id].state == "approved" and call.asks == "approval"
+        call.tool
+        for call in turn.calls
+        if call.id in ended and ended[call.id].state == "approved" and call.asks == "approval"
     )
     calls = tuple(
         replace(call, gate="approved") if call.id in ended and ended[call.id].state == "approved" else call

@@ -207,8 +207,9 @@ class Snapshot:
     """A session between two commits.
 
     `waiting` counts judged messages that no turn has used yet; `pending` are the controls kept until the turn is over; `ending`
-    is why the session ends; `approved` are the tools that somebody has approved for the whole session, `granted` the usage up to which
-    somebody has let it go on; `context` how many tokens the provider counted last (0: it has not yet). `at` is the journal's position
+    is why the session ends; `context` how many tokens the provider counted last (0: it has not yet); `approved` are the tools that
+    somebody has approved for the whole session, `granted` the usage up to which somebody has let it go on; `cancel_kept` the number of
+    a cancel that is for the turn of the message before it, which waits. `at` is the journal's position
     at the commit that wrote this; events beyond it are appended ones that no commit has vouched for. `marks` are the places of the
     last turns' first facts.
     """
@@ -226,6 +227,7 @@ class Snapshot:
     context: int = 0
     approved: tuple[str, ...] = ()
     granted: Usage = Usage()
+    cancel_kept: int = 0
     marks: tuple[int, ...] = ()
     at: Position = Position()
     extra: Mapping[str, object] = field(default_factory=dict)

@@ -49,6 +49,7 @@ def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
         agent=fact.agent,
         started=fact.at,
         followed=fact.followed,
+        cancelling=fact.n < snapshot.cancel_kept,
     )
     return replace(
         snapshot,
@@ -56,6 +57,7 @@ def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
         judged=max(snapshot.judged, fact.n),
         waiting=snapshot.waiting - fact.waited,
         started=True,
+        cancel_kept=0,
         turn=turn,
         marks=(*snapshot.marks, fact.mark)[-KEPT_TURNS:],
     )

@@ -30,14 +30,12 @@ from orchestrator.journal.admission import OUTCOMES, Admission
 from orchestrator.journal.answers import Address, AdmissionKey, Arrived
 from orchestrator.journal.client import spoken
 from orchestrator.journal.keys import Door, door
-from orchestrator.journal.listed import CHANNEL, OWNED, listed, understood
+from orchestrator.journal.listed import CHANNEL, OWNED, WAS, Listed, listed, understood
 
 MOST_ADDRESSES = 256
 """Addresses a session has beside its own id."""
 MOST_SUCCESSORS = 16
 """Sessions that may end under one call before it gives up for now."""
-LATE_MS = 10_000
-"""A call that takes an address is too late after this: whoever made it has given up."""
 PAGE = 200
 """Keys of a door that are looked at in one script."""
 
@@ -186,41 +184,61 @@ class Addresses(Admission):
 
     def addresses(self, session: SessionId) -> list[Address]:
         """The addresses a session has, in an order that stays. An operation that made it is one of them, and has no text."""
-        found = [understood(said) for said in self._list(session).values()]
+        found = self._list(session).values()
         return sorted(Address(one.channel, one.text, one.kind) for one in found if one.state == OWNED)
 
     def take_address(self, session: SessionId, channel: str, address: str) -> None:
         """Let an address lead to a session as well. One that it has already is free. Raises `AddressTaken` when another live session has
         it, `AddressesFull`, `SessionNotActive`, `BadRequest`, `JournalFull`, `JournalAway`."""
+        self._take_listed(session, channel, address)
+        self._settle_all()
+
+    def _take_listed(self, session: SessionId, channel: str, address: str) -> None:
         at, text = self._door(channel, address), listed(CHANNEL, channel, address)
-        said = self._note(session, at.key, "take", text)
-        if said[0] == b"crowded":
-            for key in said[1:]:
-                self._forget_door(session, key.decode())
-                self._note(session, key.decode(), "forgotten")
-            said = self._note(session, at.key, "take", text)
+        before, last = self._listed(session, at.key)
+        if before is not None and before.state == OWNED:
+            return
+        said = self._note(session, at.key, "take", before.number if before else last, text)
         match said[0]:
-            case b"has":
+            case b"crowded":
+                for key in said[1:]:
+                    self._forget_door(session, key.decode())
+                    if old := self._listed(session, key.decode())[0]:
+                        self._note(session, key.decode(), "forgotten", old.number)
+                self._take_listed(session, channel, address)
                 return
-            case b"full" | b"crowded":
+            case b"moved":
+                self._take_listed(session, channel, address)
+                return
+            case b"full":
                 raise AddressesFull(session=session, limit=MOST_ADDRESSES)
             case b"ended" | b"gone":
                 raise SessionNotActive(session=session)
-        if not self._take(at, session, int(said[1])):
-            self._note(session, at.key, "free")
+        number = int(said[1])
+        if not self._take(at, session, number):
+            # Should it run late, it finds that more has happened.
+            self._at_the_door("drop_address", at, session, number + 1)
+            self._note(session, at.key, "free", number)
             raise AddressTaken(address=f"{channel}/{address}")
-        if self._note(session, at.key, "taken")[0] != b"done":
-            # It ended in between, and nobody else will let go of what was taken after its end.
-            self._drop(at, session)
-            self._note(session, at.key, "dropped")
+        if self._note(session, at.key, "taken", number)[0] in (b"ended", b"gone"):
+            # It ended in between. Should that have let go of its addresses before this one was taken, nobody else will.
+            self._let_go(session, at.key, number + 1)
             raise SessionNotActive(session=session)
 
     def drop_address(self, session: SessionId, channel: str, address: str) -> None:
         """Let an address lead to a session no more. One that is another's by now is left alone. Raises `JournalAway`."""
-        at = self._door(channel, address)
-        self._note(session, at.key, "drop")
-        self._drop(at, session)
-        self._note(session, at.key, "dropped")
+        self._drop_listed(session, self._door(channel, address).key)
+        self._settle_all()
+
+    def _drop_listed(self, session: SessionId, key: str) -> None:
+        before, _ = self._listed(session, key)
+        if before is None or before.state == WAS:
+            return
+        said = self._note(session, key, "drop", before.number)
+        if said[0] == b"moved":
+            self._drop_listed(session, key)
+        elif said[0] == b"done":
+            self._let_go(session, key, int(said[1]))
 
     # At the address, and in the session's list ------------------------------------------------------------------------
 
@@ -230,42 +248,29 @@ class Addresses(Admission):
         key = address_key(channel, address)
         return door(self.prefix, key, address_shard(key))
 
-    def _take(self, at: Door, session: SessionId, made_ms: int) -> bool:
+    def _take(self, at: Door, session: SessionId, number: int) -> bool:
+        """Whether the address leads to the session now, or did before it was dropped again."""
         expect = ""
         for _ in range(MOST_SUCCESSORS):
-            answer = self._run(
-                "take_address",
-                None,
-                {
-                    "adr": at.address,
-                    "session": session,
-                    "expect": expect,
-                    "made_ms": made_ms,
-                    "late_ms": LATE_MS,
-                    "base": at.base,
-                },
-            )
-            match answer[0]:
-                case b"done":
-                    return True
-                case b"taken":
-                    return False
-                case b"elsewhere":
-                    owner = SessionId(answer[1].decode())
-                    if self._life(owner) == b"live":
-                        return False
-                    expect = owner
-                case _:
-                    break
-        raise JournalAway(reason="taking the address took too long")
+            answer = self._at_the_door("take_address", at, session, number, expect=expect, base=at.base)
+            if answer[0] != b"elsewhere":
+                return bool(answer[0] != b"taken")
+            owner = SessionId(answer[1].decode())
+            if self._life(owner) == b"live":
+                return False
+            expect = owner
+        raise JournalAway(reason=f"{MOST_SUCCESSORS} sessions have ended at this address meanwhile")
 
-    def _drop(self, at: Door, session: SessionId) -> None:
-        self._run("drop_address", None, {"adr": at.address, "session": session})
+    def _let_go(self, session: SessionId, key: str, number: int) -> None:
+        """The address leads to the session no more, and the session's list says so."""
+        self._at_the_door("drop_address", door(self.prefix, key, address_shard(key)), session, number)
+        self._note(session, key, "dropped", number)
 
-    def drop_key(self, session: SessionId, key: str) -> None:
-        """Let go of an address of a session that has ended, by the address's key."""
-        self._drop(door(self.prefix, key, address_shard(key)), session)
-        self._note(session, key, "dropped")
+    def _at_the_door(self, verb: str, at: Door, session: SessionId, number: int, **more: object) -> list[Any]:
+        keys = {"adr": at.address, "adm": at.admissions, "adms": at.by_age, "door": at.key}
+        return self._run(
+            verb, None, {**keys, "session": session, "grave": erased_key(session), "number": number, **more}
+        )
 
     def _forget_door(self, session: SessionId, key: str) -> None:
         """No key at this door names the session any more."""
@@ -281,14 +286,24 @@ class Addresses(Admission):
                 if cursor == "0":
                     break
 
-    def _note(self, session: SessionId, key: str, step: str, text: str = "") -> list[Any]:
-        named = {"key": key, "step": step, "listed": text, "most": MOST_ADDRESSES}
+    def _note(self, session: SessionId, key: str, step: str, number: int, text: str = "") -> list[Any]:
+        named = {"key": key, "step": step, "number": number, "listed": text, "most": MOST_ADDRESSES}
         return self._run("list_address", self.keys(session), named)
 
-    def _list(self, session: SessionId) -> dict[str, bytes]:
+    def _list(self, session: SessionId) -> dict[str, Listed]:
         with spoken():
             found = cast("dict[bytes, bytes]", self.client.hgetall(self.keys(session).adrs))
-        return {key.decode(): said for key, said in found.items()}
+        return {key.decode(): understood(said) for key, said in found.items()}
+
+    def _listed(self, session: SessionId, key: str) -> tuple[Listed | None, int]:
+        """What the list says of an address, and the last number that the session has given to any."""
+        keys = self.keys(session)
+        with spoken():
+            pipe = self.client.pipeline(transaction=True)
+            pipe.hget(keys.adrs, key)
+            pipe.hget(keys.own, "adr_n")
+            said, last = pipe.execute()
+        return None if said is None else understood(said), int(last or 0)
 
     def _life(self, session: SessionId) -> bytes | None:
         with spoken():

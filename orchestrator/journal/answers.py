@@ -115,7 +115,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The session is not ours, and nothing about it was changed. `for_ms` says how long to leave it alone; of one that is idle or has
+    """The session is not ours, and nothing about it was changed. `for_ms` says how long to leave it alone; of one that is idle, leased or
     ended, `out` how many entries its outbox has."""
 
     why: Literal["gone", "ended", "not_yours", "too_new", "leased", "later", "idle", "stale"]

@@ -119,6 +119,15 @@ class Calling:
         if label:
             self.wake.publish(task, label.decode(), session, what)
 
+    def _settle_all(self) -> None:
+        """Wait until all that was written so far is as safe as this journal's level says. Raises `JournalAway`."""
+        if self.durability == "server" or (self.durability == "fsync" and not self.waits_for_disk):
+            return
+        with self._lines.held():
+            with spoken():
+                self._lines.say(("HINCRBY", f"{self.prefix}:world", "settled", 1))
+            self._settle(self.durability)
+
     def _settle(self, level: str) -> None:
         """Wait until what this connection has written is as safe as `level` says. Raises `JournalAway` when it is not in time: whoever
         repeats the call gets the first answer and waits again.

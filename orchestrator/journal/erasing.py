@@ -20,15 +20,21 @@ class Erasing(Addresses):
         """Do a piece of a session's erasure. True when nothing is left of it, also if there is no such session. Call it until then; the
         keeper goes on if nobody does. From the first call on it is gone for all others. Raises `JournalAway`.
         """
+        done = self._erase_piece(session)
+        if done:
+            self._settle_all()
+        return done
+
+    def _erase_piece(self, session: SessionId) -> bool:
         if self._erase(session, "begin")[0] == b"gone":
             return True
-        named = list(self._list(session))
-        for key in named[:DOORS]:
-            self.drop_key(session, key)
+        listed = list(self._list(session).items())
+        for key, one in listed[:DOORS]:
+            self._let_go(session, key, one.number + 1)
             self._forget_door(session, key)
-        if named:
-            self._erase(session, "forgotten", rest=named[:DOORS])
-        if len(named) > DOORS:
+        if listed:
+            self._erase(session, "forgotten", rest=[key for key, _ in listed[:DOORS]])
+        if len(listed) > DOORS:
             return False
         gen = 0
         while gen >= 0:

@@ -19,7 +19,8 @@ orc:{s}:link:<hash>    hash    a link to one open request, under the hash of its
 orc:{s}:out:<id>       list    the outbox: what is to be done elsewhere; place = number - out_base
 orc:{s}:adrs:<id>      hash    address key -> its state, kind, channel and text, also of addresses it had: their doors may name the session
 orc:{s}:adr:<key>      string  an address: the session it leads to, in whichever shard. A pointer; the session's life is the truth
-orc:{s}:adm:<key>      hash    the door of an address (or of a channel): admission key -> its first answer, for 24 h
+orc:{s}:adm:<key>      hash    the door of an address (or of a channel): admission key -> its first answer, for 24 h; `~` and the hash of a
+                               session's id -> the number of the last take or drop by it
 orc:{s}:adms           zset    door:admission key -> ms it came in, by which they are forgotten
 orc:{s}:erased         zset    hash of an id that was erased -> ms, for 24 h: a creation that runs late brings nothing back
 orc:{s}:due            zset    session -> ms when a worker must look at it

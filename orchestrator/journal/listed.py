@@ -1,5 +1,6 @@
-"""What a session's list says of an address: its state and since when, then its kind, channel and text.
+"""What a session's list says of an address: its state and the number of what was done last, then its kind, channel and text.
 
+Numbers are times in ms, each later than the one before, so that what runs late is known to be late.
 `o` it is the session's, `t` it is being taken, `d` it is being dropped, `w` it was the session's: its door may still name it.
 """
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 CHANNEL = "channel"
 OPERATION = "op"
-OWNED = "o"
+OWNED, WAS = "o", "w"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Listed:
     """An entry of the list."""
 
     state: str
+    number: int
     kind: str
     channel: str
     text: str
@@ -32,4 +34,4 @@ def understood(said: bytes) -> Listed:
     """An entry as it is stored."""
     state, _, what = said.partition(b" ")
     kind, channel, text = json.loads(what)
-    return Listed(state[:1].decode(), kind, channel, text)
+    return Listed(state[:1].decode(), int(state[1:]), kind, channel, text)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from orchestrator.core.names import SessionId
 from orchestrator.journal.addresses import Addresses
 from orchestrator.journal.answers import Out
+from orchestrator.journal.client import spoken
 
 DROP = b"\0drop "
 """How the entries begin that an end leaves for addresses of other shards."""
@@ -17,14 +20,19 @@ class Outbox(Addresses):
         """The first entries of a session's outbox, if nobody else holds it and no next try is waited for; nobody else gets them
         for `lease_ms`. Address drops among them are carried out here and come back as `done`. Settle what you took, with the same
         `holder`. Raises `JournalAway`."""
-        answer = self._run("take_out", self.keys(session), {"holder": holder, "lease_ms": lease_ms, "most": most})
+        keys = self.keys(session)
+        with spoken():
+            turn = cast("bytes | None", self.client.hget(keys.own, "out_turn"))
+        named = {"holder": holder, "turn": turn or b"0", "lease_ms": lease_ms, "most": most}
+        answer = self._run("take_out", keys, named)
         if answer[0] != b"done":
             return []
         taken = list[Out]()
         for number, entry in enumerate(answer[3], answer[1]):
             drop = entry.startswith(DROP)
             if drop:
-                self.drop_key(session, entry.removeprefix(DROP).decode())
+                key, _, drop_number = entry.removeprefix(DROP).decode().partition(" ")
+                self._let_go(session, key, int(drop_number))
             taken.append(Out(number, entry, drop, 1 if taken else answer[2]))
         return taken
 

@@ -65,7 +65,7 @@ class Ownership(Calling):
         why = answer[0].decode()
         if why != "granted":
             for_ms = int(answer[1]) if len(answer) > 1 and why in ("leased", "later") else 0
-            return Refused(why, for_ms, int(answer[1]) if why in ("ended", "idle") else 0)
+            return Refused(why, for_ms, answer[-1] if why in ("ended", "idle", "leased") else 0)
         _, epoch, attempt, faults, now, seq, events, gen, rows, judged, last_row, base, agent, parent, text, found = (
             answer[:16]
         )
@@ -223,7 +223,9 @@ class Ownership(Calling):
         for due, group in by_shard.items():
             pairs = [value for pair in group for value in pair]
             own_keys = [self.keys(session).own for session, _ in group]
-            answer = self._run("renew", None, {"due": due, "lease_ms": self.lease_ms}, pairs, own_keys)
+            answer = self._run(
+                "renew", None, {"due": due, "lease_ms": self.lease_ms, "grace_ms": self.grace_ms}, pairs, own_keys
+            )
             answers.update({session: word.decode() for (session, _), word in zip(group, answer[1:], strict=True)})
         return answers
 

@@ -88,13 +88,14 @@ class Reads:
             lines = cast("list[bytes]", self.client.lrange(self.journal.keys(session).evt, first, first + most - 1))
         return [restore(line) for line in lines]
 
-    def heads(self, session: SessionId, above: int) -> tuple[Head, ...]:
-        """All deliveries above an admission number, in order; of an ending session, the one that ends it first."""
+    def heads(self, session: SessionId, above: int, most: int | None = None) -> tuple[Head, ...]:
+        """Deliveries above an admission number, in order, all of them or the first `most`; of an ending session, the one that ends it
+        first."""
         keys, found, last = self.journal.keys(session), list[Head](), above
         with spoken():
             while True:
                 pipe = self.client.pipeline(transaction=False)
-                pipe.zrangebyscore(keys.inbox, f"({last}", "+inf", start=0, num=PAGE, withscores=True)
+                pipe.zrangebyscore(keys.inbox, f"({last}", "+inf", start=0, num=most or PAGE, withscores=True)
                 pipe.hmget(keys.own, "status", "end")
                 page, (life, end) = cast("tuple[list[tuple[bytes, float]], list[bytes | None]]", tuple(pipe.execute()))
                 if not page:
@@ -105,8 +106,14 @@ class Reads:
                     flat += (name, int(n), box or b"")
                 found += read_heads(flat)
                 last = int(page[-1][1])
-                if len(page) < PAGE:
+                if most or len(page) < PAGE:
                     break
+            if life == b"ending" and end and not any(head.id == end.decode() for head in found):
+                pipe = self.client.pipeline(transaction=False)
+                pipe.zscore(keys.inbox, end)
+                pipe.hget(keys.box, end)
+                place, text = cast("tuple[float | None, bytes | None]", tuple(pipe.execute()))
+                found += read_heads([end, int(place), text or b""]) if place is not None and place > above else ()
         if life == b"ending" and end:
             found.sort(key=lambda head: head.id != end.decode())
         return tuple(found)

@@ -13,7 +13,7 @@ from orchestrator.core.event import storable
 from orchestrator.core.fact import Compacted, CompactionBegun, CompactionLeft, CompactionTryFailed
 from orchestrator.core.names import turn_id
 from orchestrator.core.snapshot import Usage
-from orchestrator.errors import OrchestratorError, UnreadableHistory
+from orchestrator.errors import JournalAway, JournalFull, UnreadableHistory
 from orchestrator.ports import Answer, Compaction, ModelCall, ModelFailure
 from orchestrator.turn.asking import again_at, listen
 from orchestrator.turn.hands import Hands
@@ -45,8 +45,10 @@ def compact(hands: Hands, effect: Compact) -> None:
             _sum_up(hands, plan, effect.tries)
     except UnreadableHistory:
         raise
-    except (OrchestratorError, ValueError) as broken:
-        log.warning("%s: the history stays as it is: %s", hands.owned.session, broken)
+    except (JournalAway, JournalFull):
+        raise
+    except Exception as broken:
+        log.warning("%s: the history stays as it is: %r", hands.owned.session, broken)
         hands.give(CompactionLeft(NO_SUMMARY, Usage(), at))
 
 

@@ -20,9 +20,9 @@ from orchestrator.core.effect import (
     Wait,
 )
 from orchestrator.core.event import Outcome
-from orchestrator.core.fact import CallStarted, TailLost
+from orchestrator.core.fact import CallStarted, CompactionLeft, TailLost
 from orchestrator.core.names import CallId, Millis
-from orchestrator.core.snapshot import READS
+from orchestrator.core.snapshot import READS, Usage
 from orchestrator.draft import Draft, Given, Ground, draft, started_step
 from orchestrator.journal import Done, Mode, News
 from orchestrator.journal.calling import MOST_HEADS
@@ -193,7 +193,8 @@ class Driver:
             call=hands.call,
             most_tokens=int(hands.agent.compact_at * hands.window),
             all_in=hands.all_in,
-            expired=0 < deadline <= at,
+            # What only a newer version understands is served first, by that.
+            expired=0 < deadline <= at and all(map(understands, hands.heads)),
             may_ask=hands.may_ask,
         )
         ground = Ground(
@@ -245,6 +246,8 @@ class Driver:
         hands.given, hands.loose, hands.heads = [], None, done.heads
         hands.all_in, hands.call = False, ""
         hands.has_posts = done.out > 0
+        if done.out:
+            self._process.post(self._owned.session)
         hands.wrote(made.rows, made.new_gen)
         self._state.committed()
         if made.closed_step:
@@ -278,7 +281,12 @@ class Driver:
             self._outcomes = self._process.repeat(lambda: self._process.reads.records(self._owned.session, settled))
 
     def _look_for_poison(self) -> None:
-        turn, faults = self._owned.snapshot.turn, self._owned.granted.faults
-        if turn is not None and faults >= FAULTS:
+        snapshot, faults = self._owned.snapshot, self._owned.granted.faults
+        turn = snapshot.turn
+        if faults < FAULTS:
+            return
+        if snapshot.compacting is not None:
+            self._hands.give(CompactionLeft("STEP_CRASHED", Usage(), self._process.clock.now()))
+        elif turn is not None:
             text = f"Step {turn.step} brought its process down {faults} times and was given up."
             self._hands.fail_step("STEP_CRASHED", f"{text} Look at the tools it ran; the session can be used again.")

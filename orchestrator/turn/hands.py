@@ -150,20 +150,16 @@ class Hands:
 
     def look_for_news(self) -> None:
         """Take in all that has come in and is not known yet."""
+        above = max([self.owned.snapshot.judged, *(head.n for head in self.heads)])
         try:
-            more = True
-            while more:
-                above = max([self.owned.snapshot.judged, *(head.n for head in self.heads)])
-                found = self.process.reads.heads(self.owned.session, above)
-                self.take_in(found)
-                more = len(found) >= MOST_HEADS
+            self.take_in(self.process.reads.heads(self.owned.session, above))
             self._look_again = False
         except JournalAway:
             self._look_again = True
 
     def look_at_the_inbox(self) -> None:
         """What waits, from the first on; between two turns everything may be used."""
-        self.heads = self.process.repeat(lambda: self.process.reads.heads(self.owned.session, 0))
+        self.heads = self.process.repeat(lambda: self.process.reads.heads(self.owned.session, 0, MOST_HEADS))
         self.all_in = len(self.heads) < MOST_HEADS
 
     def take_in(self, heads: Sequence[Head]) -> None:
@@ -173,7 +169,7 @@ class Hands:
 
     def interrupted(self) -> bool:
         """Whether what has come in means that what is being done has to stop: the draft says why."""
-        return any(interrupts(self.owned.snapshot, head, self.call) for head in self.heads)
+        return interrupts(self.owned.snapshot, self.heads, self.call)
 
     def unjudged(self) -> bool:
         """Whether something has come in that the next draft can say something about."""
@@ -236,6 +232,10 @@ class Hands:
             told = self.agent.context_window or self.process.layer.context_tokens(self.model_name)
             self._window = told or 0
         return self._window
+
+    def budget_text(self) -> str:
+        """What people are asked when the session's budget is used up."""
+        return "The budget of this session is used up. Let it go on, up to as much again?"
 
     def session_view(self) -> SessionView:
         """The session as tools and instructions see it."""

@@ -38,14 +38,17 @@ def judge_calls(hands: Hands, effect: JudgeCalls) -> None:
             says[call.id] = "run" if approval is None or approval.policy == "never" else "ask"
         else:
             asked[call.id] = approval
-    heard = _ask_all(hands, {name: (made.policy, gated(hands, _named(effect.calls, name))) for name, made in asked.items()})
+    heard = _ask_all(
+        hands, {name: (made.policy, gated(hands, _named(effect.calls, name))) for name, made in asked.items()}
+    )
     if heard is None:
         return
     for name, judged in heard.items():
         says[CallId(name)] = _verdict(hands, name, judged)
     turn, at = hands.turn, hands.process.clock.now()
     verdicts = tuple(
-        Verdict(name, "deny" if isinstance(said, Deny) else "ask" if said == "ask" else "run") for name, said in says.items()
+        Verdict(name, "deny" if isinstance(said, Deny) else "ask" if said == "ask" else "run")
+        for name, said in says.items()
     )
     hands.give(CallsJudged(turn.id, turn.step, verdicts, at))
     for name, said in says.items():

@@ -52,9 +52,7 @@ def _nobody(hands: Hands, call: Call) -> None:
     hands.give(fact, Bodies(outcomes={call.id: outcome}))
 
 
-def _of_call(
-    hands: Hands, call: Call, tool: Tool | None, fresh: str, place: int, at: Millis
-) -> tuple[Request, Note]:
+def _of_call(hands: Hands, call: Call, tool: Tool | None, fresh: str, place: int, at: Millis) -> tuple[Request, Note]:
     if call.asks == "question":
         return _question(hands, call, fresh, place, at)
     approval = tool.approval if tool is not None else None
@@ -87,7 +85,11 @@ def _question(hands: Hands, call: Call, fresh: str, place: int, at: Millis) -> t
 
 def _of_budget(hands: Hands, fresh: str, at: Millis) -> tuple[Request, Note]:
     request = Request(
-        request_id(fresh, 0), "session-limit", CallId(""), hands.owned.position.seq, options=holds.OPTIONS["session-limit"]
+        request_id(fresh, 0),
+        "session-limit",
+        CallId(""),
+        hands.owned.position.seq,
+        options=holds.OPTIONS["session-limit"],
     )
     return request, _note(hands, request, None, hands.budget_text(), at, display="confirmation")
 
@@ -117,4 +119,3 @@ def _note(hands: Hands, request: Request, call: Call | None, prompt: str, at: Mi
         "state": "open",
         "link": ids.new_link(ids.shard_of(hands.owned.session)),
     }
-

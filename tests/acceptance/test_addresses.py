@@ -118,6 +118,7 @@ def test_fifty_first_messages_at_once_make_one_session_with_each_of_them_once(
     deliveries = {answer.body["deliveryId"] for answer in [*answers, last]}
     assert {name for event in events for name in event["meta"]["deliveryIds"]} == deliveries
     assert set(system.outcomes(session)) == {"turn.completed"}
+    nothing_happened_twice(system, [session])
     streams_are_whole(system, [session])
     print(f"{MANY} messages, {len(killed)} workers killed, {len(system.outcomes(session))} turns, {len(events)} events")
 

@@ -45,7 +45,8 @@ class Load:
         try:
             while not self._stop.wait(self.pause):
                 path = f"/session/{session}" if session else "/session"
-                answer = caller.post(path, {"message": f"steps=2 tool=work #{number}.{count}"})
+                body = {"message": f"steps=2 tool=work #{number}.{count}", "turnPolicy": "queue"}  # a turn for each
+                answer = caller.post(path, body)
                 self.answers.append(answer)
                 count += 1
                 if answer.status == 202:

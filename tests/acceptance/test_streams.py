@@ -46,16 +46,15 @@ def test_readers_who_are_cut_off_all_the_time_see_what_everybody_sees_while_ever
     system: System,
 ) -> None:
     system.start_model("--token-seconds", "0.01", "--call-seconds", "0.1")
-    system.start_workers(3, "-c", "16")
+    supervisor = system.start_workers(3, "-c", "16")
     killed: list[int] = []
     pruned: list[int] = []
 
     def kill() -> None:
-        for pid in system.owners():
-            if pid not in killed:
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
-                return
+        """The worker that has lived longest."""
+        if found := sorted(set(below(supervisor.pid)[1:]) - set(killed)):
+            os.kill(found[0], signal.SIGKILL)
+            killed.append(found[0])
 
     def ended(events: list[Told]) -> bool:
         return sum(kind == "session.waiting" for _, _, kind in events) >= TURNS
@@ -68,12 +67,12 @@ def test_readers_who_are_cut_off_all_the_time_see_what_everybody_sees_while_ever
         sites = [stack.enter_context(Web(system.server.url, target=PACED, **APP)) for _ in range(2)]
         ports = [site.port for site in sites]
         caller = Caller(ports[0])
-        sessions = [caller.create(f"steps=7 tool=work calls=2 tokens=80 #{number}.0") for number in range(5)]
+        sessions = [caller.create(f"steps=10 tool=work calls=2 tokens=80 #{number}.0") for number in range(5)]
         for session in sessions:
             for turn in range(1, TURNS):
                 caller.post(
                     f"/session/{session}",
-                    {"message": f"steps=4 tool=work tokens=40 #{session}.{turn}", "turnPolicy": "queue"},
+                    {"message": f"steps=6 tool=work tokens=60 #{session}.{turn}", "turnPolicy": "queue"},
                 )
         readers: list[CutReader] = []
         for number, session in enumerate(sessions):
@@ -93,10 +92,11 @@ def test_readers_who_are_cut_off_all_the_time_see_what_everybody_sees_while_ever
 
         killer, keeper = Every(2.0, kill), Every(0.7, put_in_order)
         began = time.monotonic()
-        wait_for(lambda: len(killed) >= 2, 30, what="workers to be killed")
+        wait_for(lambda: len(killed) >= 1, 30, what="a worker to be killed")
         system.server.kill()
         system.server.start()
-        wait_for(lambda: len(killed) >= 4, 30, what="more workers to be killed")
+        wait_for(lambda: len(killed) >= 2, 30, what="another worker to be killed")
+        assert not any(system.outcomes(SessionId(session)) == ["turn.completed"] * TURNS for session in sessions)
         system.server.restart()
         for pid in below(sites[1].process.pid)[1:]:
             os.kill(pid, signal.SIGKILL)  # gunicorn starts another one
@@ -122,7 +122,7 @@ def test_readers_who_are_cut_off_all_the_time_see_what_everybody_sees_while_ever
     assert min(reader.connections for reader in readers if reader.start == 0) >= 40
     for session in sessions:
         assert system.outcomes(SessionId(session)) == ["turn.completed"] * TURNS
-    assert sum(pruned) > 100
+    assert sum(pruned) > 20
     nothing_happened_twice(system, [*map(SessionId, sessions)])
     print(
         f"{len(killed)} workers killed, 2 restarts of Redis, {took:.0f} s, {len(readers)} readers over {connections}"

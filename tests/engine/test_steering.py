@@ -124,7 +124,8 @@ def test_a_message_after_output_began_joins_when_the_answer_is_complete(world: W
     thread = beside(world, session)
     wait_for(lambda: "message.appended" in [event["type"] for event in world.events(session)])
     world.say(session, "apples", who=ANN)
-    wait_for(lambda: world.reads.heads(session, 1))
+    [head] = world.reads.heads(session, world.snapshot(session).judged)
+    wait_for(lambda: [owned.last_n for owned in world.worker.process.owned()] == [head.n])
     model.go.set()
     thread.join(5)
     assert model.closed == []

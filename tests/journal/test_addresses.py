@@ -10,7 +10,7 @@ from orchestrator.ids import shard_of
 from orchestrator.journal import Address
 from orchestrator.journal.scripts import Script
 from tests.journal.test_again_and_late import at_once
-from tests.journal.world import CHANNEL, DAY_MS, HERE, THERE, Command, Hand, Spoken, changed
+from tests.journal.world import CHANNEL, DAY_MS, HERE, THERE, Command, Hand, Spoken, changed, verb_of
 
 
 def here(hand: Hand) -> SessionId:
@@ -120,7 +120,7 @@ def test_addresses_it_once_had_are_forgotten_when_there_are_too_many(hand: Hand)
         hand.journal.drop_address(session, CHANNEL, f"t-{number}")
     with pytest.raises(AddressesFull):
         take(hand, session, "one-more")
-    hand.later(DAY_MS + 1)
+    hand.later(DAY_MS + 10)
     take(hand, session, "one-more")
     assert hand.client.hlen(hand.journal.keys(session).adrs) <= 512
 
@@ -193,13 +193,59 @@ def test_who_dies_while_dropping_an_address_leaves_it_to_the_end(hand: Hand, cal
     assert hand.client.keys("*adr:*") == []
 
 
-def test_a_call_that_takes_an_address_too_late_takes_nothing(hand: Hand) -> None:
+@pytest.mark.parametrize("at", [HERE, THERE])
+def test_what_runs_after_what_came_after_it_changes_nothing(hand: Hand, at: str) -> None:
     session = here(hand)
-    take(hand, session, THERE)
-    said = hand.said[-2]
-    hand.journal.drop_address(session, CHANNEL, THERE)
-    assert hand.again(said, now=hand.now + 10_001) == [b"stale"]
-    assert where(hand, THERE) is None
+    hand.said.clear()
+    take(hand, session, at)
+    hand.journal.drop_address(session, CHANNEL, at)
+    dropped, before = list(hand.said), hand.everything()
+    for command in dropped:
+        hand.again(command)
+        assert changed(before, hand.everything()) == set(), verb_of(command)
+    assert where(hand, at) is None
+    take(hand, session, at)
+    before = hand.everything()
+    for command in dropped:
+        hand.again(command, now=hand.now + 5_000)
+        assert changed(before, hand.everything()) == set(), verb_of(command)
+    assert (where(hand, at), texts(hand, session)) == (session, [at])
+
+
+@pytest.mark.parametrize("at", [HERE, THERE])
+def test_what_was_refused_and_runs_once_more_is_not_taken_late(hand: Hand, at: str) -> None:
+    owner, other = here(hand), here(hand)
+    take(hand, owner, at)
+    hand.said.clear()
+    with pytest.raises(AddressTaken):
+        take(hand, other, at)
+    refused = list(hand.said)
+    hand.journal.drop_address(owner, CHANNEL, at)
+    before = hand.everything()
+    for command in refused:
+        hand.again(command, now=hand.now + 5_000)
+        assert changed(before, hand.everything()) <= {"adms"}, verb_of(command)
+    assert hand.client.hlen(hand.journal.keys(other).adrs) == 0
+    take(hand, other, at)
+    assert (where(hand, at), texts(hand, other)) == (other, [at])
+
+
+@pytest.mark.parametrize("at", [HERE, THERE])
+@pytest.mark.parametrize("then", ["end", "erase"])
+def test_what_runs_after_the_end_takes_nothing(hand: Hand, at: str, then: str) -> None:
+    session = here(hand)
+    hand.said.clear()
+    take(hand, session, at)
+    taken = list(hand.said)
+    hand.end(session)
+    hand.journal.take_out(session, "holder", 1_000)
+    if then == "erase":
+        while not hand.journal.erase(session):
+            pass
+    before = hand.everything()
+    for command in taken:
+        hand.again(command, now=hand.now + 5_000)
+        assert changed(before, hand.everything()) == set(), verb_of(command)
 
 
 def test_of_many_sessions_that_take_one_address_one_has_it(hand: Hand) -> None:

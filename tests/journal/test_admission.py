@@ -313,6 +313,29 @@ def test_the_servers_clock_is_asked_where_no_other_is_given(hand: Hand) -> None:
     assert before <= hand.journal.heartbeat(LABEL, "worker00") <= after + 1_000
 
 
+@pytest.mark.parametrize("kinds", [("clear",), ("compact",), ("clear", "compact"), ("clear", "cancel", "compact")])
+def test_a_control_that_says_again_what_nobody_has_looked_at_yet_leaves_nothing_behind(
+    hand: Hand, kinds: tuple[str, ...]
+) -> None:
+    session = hand.asked()
+    for _ in range(20):
+        for kind in kinds:
+            assert hand.deliver(session, hand.control(kind)).outcome in ("taken", "cancelling")
+    found = [head.envelope.kind for head in hand.reads.heads(session, 1)]
+    assert found == list(kinds)
+
+
+def test_a_control_behind_a_message_or_one_that_was_looked_at_is_kept(hand: Hand) -> None:
+    session = hand.create()
+    for kind in ("clear", "message", "clear"):
+        hand.deliver(session, hand.message() if kind == "message" else hand.control(kind))
+    assert [head.envelope.kind for head in hand.reads.heads(session, 0)] == ["clear", "message", "clear"]
+    owner = hand.owner(session)
+    owner.commit(judged=3)
+    hand.deliver(session, hand.control("clear"))
+    assert len(hand.reads.heads(session, 3)) == 1
+
+
 # A caller's own keys ----------------------------------------------------------------------------------------------------
 
 ADA, BOB = Principal("jwt", "user", "ada", issuer="one"), Principal("jwt", "user", "bob", issuer="one")

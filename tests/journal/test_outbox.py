@@ -7,7 +7,7 @@ import pytest
 from orchestrator.journal import Done, Granted, Out, Refused
 from tests.journal.test_again_and_late import at_once
 from tests.journal.test_ownership import busy
-from tests.journal.world import DAY_MS, Hand, Owner, changed
+from tests.journal.world import CHANNEL, DAY_MS, HERE, THERE, Hand, Owner, changed
 
 LEASE = 5_000
 
@@ -33,7 +33,10 @@ def test_what_was_committed_is_taken_in_order_and_stays_until_it_is_settled(hand
     assert hand.journal.settle_out(owner.session, "next", 1) == 0
     assert take(hand, owner) == []
     fields = hand.fields(owner.session)
-    assert {name: value for name, value in fields.items() if name.startswith("out")} == {"out_base": "3"}
+    assert {name: value for name, value in fields.items() if name.startswith("out")} == {
+        "out_base": "3",
+        "out_turn": "2",
+    }
 
 
 def test_one_holds_it_at_a_time_and_a_dead_one_not_for_ever(hand: Hand) -> None:
@@ -121,6 +124,50 @@ def test_a_retry_does_not_put_off_what_else_is_due(hand: Hand) -> None:
     hand.owner(owner.session)
     take(hand, owner, "next")
     assert hand.due_at(owner.session) == 10_000, "a session that is owned is looked at when its lease ends"
+
+
+def test_the_posts_of_a_session_that_is_busy_for_long_are_others_business_too(hand: Hand) -> None:
+    owner = with_posts(hand, mode="keep")
+    assert hand.due_at(owner.session) == 2_000
+    hand.later(1_000)
+    owner.renew()
+    assert hand.due_at(owner.session) == 1_000
+    hand.later(1_000)
+    hand.client.delete("orc.default")
+    assert hand.journal.due()[2] == 1
+    assert len(hand.wakes()) == 1
+    assert hand.own(owner.session) == Refused("leased", 9_000, 3)
+    assert hand.due_at(owner.session) == 2_000
+    take(hand, owner)
+    hand.journal.settle_out(owner.session, "holder", 3)
+    hand.later(2_000)
+    assert hand.journal.due()[2] == 0
+    assert hand.due_at(owner.session) == 7_000, "when its lease ends"
+
+
+def test_who_takes_it_after_having_settled_holds_nothing(hand: Hand) -> None:
+    owner = with_posts(hand)
+    take(hand, owner, most=1)
+    taken = hand.said[-1]
+    for holder in ("holder", "next"):
+        take(hand, owner, holder, most=1)
+        hand.journal.settle_out(owner.session, holder, 1)
+        before = hand.everything()
+        assert hand.again(taken, now=hand.now + 5_000) == [b"late"]
+        assert changed(before, hand.everything()) == set()
+
+
+def test_a_drop_among_the_entries_has_its_own_number(hand: Hand) -> None:
+    session = hand.arrive(at=HERE).session
+    hand.journal.take_address(session, CHANNEL, THERE)
+    hand.owner(session).commit(out=(b"one",), mode="keep", turn=None, judged=0)
+    hand.later(20_000)
+    hand.end(session)
+    hand.later(3_000)
+    assert [(out.number, out.done) for out in hand.journal.take_out(session, "holder", LEASE)] == [
+        (0, False),
+        (1, True),
+    ]
 
 
 @pytest.mark.parametrize("mode", ["keep", "chain", "park"])

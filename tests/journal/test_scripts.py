@@ -60,14 +60,13 @@ def test_a_name_that_the_caller_forgot_is_an_error() -> None:
 SAID: dict[str, Callable[[Owner], object]] = {
     "append": lambda owner: owner.append(),
     "commit": lambda owner: owner.commit(state=(("slot", b"v"),)),
-    "renew": lambda owner: owner.renew(),
     "release": lambda owner: owner.release(),
 }
 
 
 @pytest.mark.parametrize(
     ("verb", "broken", "culprit"),
-    [("append", "evt", "RPUSH"), ("commit", "state", "HSET"), ("renew", "due", "ZADD"), ("release", "due", "ZADD")],
+    [("append", "evt", "RPUSH"), ("commit", "state", "HSET"), ("release", "due", "ZADD")],
 )
 def test_an_error_names_the_line_of_the_file(hand: Hand, verb: str, broken: str, culprit: str) -> None:
     owner = busy(hand)

@@ -353,6 +353,7 @@ def listening(client: redis.Redis, channel: str) -> Iterator[list[bytes]]:
     heard: list[bytes] = []
     with client.pubsub() as ear:
         ear.subscribe(channel)
+        assert ear.get_message(timeout=5.0) is not None
         yield heard
         client.publish(channel, "end")
         for said in ear.listen():

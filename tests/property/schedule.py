@@ -154,14 +154,31 @@ class Doing:
 
 
 class Block:
-    """A function out there: a sync tool, which cannot be stopped."""
+    """A function out there: a sync tool or handler, which cannot be stopped."""
 
     def __init__(self, owner: object, work: Callable[[], object]) -> None:
         self.owner = owner
         self.ended = threading.Event()
         self._work = work
+        self._came: object = None
+        self._broken: Exception | None = None
 
     def step(self) -> None:
         """All of it."""
-        self._work()
+        try:
+            self._came = self._work()
+        except Exception as broken:
+            self._broken = broken
         self.ended.set()
+
+    def result(self, seconds: float) -> object:
+        """What came of it; others go on meanwhile. Raises what it raised, or `TimeoutError` after so many seconds of the world."""
+        until = Box.steady() + seconds
+        if not self.ended.is_set():
+            assert Fiber.current is not None
+            Fiber.current.pause(lambda: self.ended.is_set() or Box.steady() >= until)
+        if not self.ended.is_set():
+            raise TimeoutError
+        if self._broken is not None:
+            raise self._broken
+        return self._came

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,19 @@ import redis
 from orchestrator.core.advance import Scene
 from orchestrator.core.delivery import Envelope, Head
 from orchestrator.core.event import Bodies
-from orchestrator.core.fact import StepFailed, ToolReturned, TurnSettled
+from orchestrator.core.fact import (
+    CompactionLeft,
+    SessionEnded,
+    SessionEnding,
+    StepFailed,
+    StepStarted,
+    TailLost,
+    ToolReturned,
+    TurnSettled,
+    TurnStarted,
+)
 from orchestrator.core.names import CallId, DeliveryId, Millis, SessionId, TurnId
-from orchestrator.core.snapshot import Call, Position, Snapshot, Turn
+from orchestrator.core.snapshot import Call, Compacting, Position, Snapshot, Turn, Usage
 from orchestrator.draft import Draft, Given, Ground, draft
 from orchestrator.journal import Behind, Done
 from orchestrator.journal.scripts import Script, Value
@@ -52,10 +63,25 @@ def after(given: list[Given], *heads: Head) -> Draft:
         calls=(call,),
     )
     snapshot = Snapshot(next_turn=1, judged=1, started=True, turn=turn, at=Position(3, 4, 0, 2))
-    ground = Ground(
-        SESSION, snapshot, snapshot.at, 0, 1, "token", Scene(Millis(2), "helper", "m", 0, 0), Layer(), lambda: "", lambda _: {}, lambda _: (), {}
-    )  # fmt: skip
-    return draft(ground, given, heads, None)
+    return draft(ground_of(snapshot), given, heads, None)
+
+
+def ground_of(snapshot: Snapshot) -> Ground:
+    """A commit's ground."""
+    return Ground(
+        session=SESSION,
+        snapshot=snapshot,
+        position=snapshot.at,
+        fact_base=0,
+        attempt=1,
+        token="token",
+        scene=Scene(Millis(2), "helper", "m", 0, 0),
+        layer=Layer(),
+        pinned=lambda: "",
+        load=lambda _: {},
+        posts=lambda _: (),
+        outcomes={},
+    )
 
 
 def types(made: Draft) -> list[str]:
@@ -79,6 +105,40 @@ def test_a_turn_that_was_told_to_stop_does_not_fail() -> None:
     made = after([RETURNED, FAILED], CANCEL)
     assert types(made) == ["action.result", "turn.cancelled", "session.waiting"]
     assert [fact.outcome for fact in made.facts if isinstance(fact, TurnSettled)] == ["cancelled"]
+
+
+def test_what_waits_while_the_history_is_made_shorter_is_not_overtaken() -> None:
+    """What was judged before is not among the heads: nothing begins in the commit that ends it, the whole inbox is looked at first."""
+    snapshot = Snapshot(
+        next_turn=1, judged=5, waiting=1, started=True, compacting=Compacting(True), at=Position(9, 8, 0, 4)
+    )
+    later = Head(DeliveryId("dlv_6"), 6, 9, Envelope("message"))
+    cancel = Head(DeliveryId("dlv_7"), 7, 9, Envelope("cancel"))
+    left = Given(CompactionLeft("nothing_to_do", Usage(), Millis(2)))
+    made = draft(ground_of(snapshot), [left], [later, cancel], None)
+    assert made.facts == [left.fact]
+    assert made.snapshot.judged == 5
+
+
+def test_a_session_ends_in_time_though_more_was_counted_than_its_store_holds() -> None:
+    """A message was judged and then lost with the store's tail: it is not waited for."""
+    snapshot = Snapshot(next_turn=1, judged=5, waiting=1, started=True, at=Position(9, 8, 0, 4))
+    ground = ground_of(snapshot)
+    ground.scene = replace(ground.scene, all_in=True, expired=True)
+    made = draft(ground, [], [], None)
+    assert [type(fact) for fact in made.facts] == [SessionEnding, SessionEnded]
+    made = draft(ground, [], [Head(DeliveryId("dlv_5"), 5, 9, Envelope("message"))], None)
+    assert [type(fact) for fact in made.facts] == [TurnStarted, StepStarted]
+
+
+def test_a_session_whose_time_is_over_first_says_what_its_store_has_lost() -> None:
+    """The report is not judged, so an end beside it would be refused for ever."""
+    snapshot = Snapshot(next_turn=1, judged=5, started=True, at=Position(9, 8, 0, 4))
+    ground = ground_of(snapshot)
+    ground.scene = replace(ground.scene, all_in=True, expired=True)
+    report = Head(DeliveryId("dlv_6"), 6, 9, Envelope("tail_seen", guard="10"))
+    made = draft(ground, [], [report], None)
+    assert [type(fact) for fact in made.facts] == [TailLost]
 
 
 def test_a_careful_tool_does_not_start_when_the_commit_of_its_start_brought_a_cancel(world: World) -> None:

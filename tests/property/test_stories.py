@@ -54,7 +54,7 @@ def test_every_story_keeps_every_promise(client: redis.Redis, first: int, caplog
             moves, text = shorter(client, seed, World.moves_of(seed))
             again = f"ORCHESTRATOR_PROPERTY_SEED={seed} ORCHESTRATOR_PROPERTY_MOVES={moves}"
             raise AssertionError(f"{again} pytest tests/property -k one\n{text or broken}") from broken
-        steps += world.ledger.steps
+        steps += world.steps
     assert steps > 5 * len(seeds), "the stories are too short to show anything"
 
 
@@ -67,4 +67,4 @@ def test_a_seed_is_a_story(client: redis.Redis) -> None:
     """The same seed is the same story: else a failure could not be looked at again."""
     once, again = story(client, 5), story(client, 5)
     assert [(said.verb.name, said.at) for said in once.said] == [(said.verb.name, said.at) for said in again.said]
-    assert once.ledger.steps == again.ledger.steps
+    assert once.steps == again.steps

@@ -1,64 +1,53 @@
-"""A session, the workers that carry it on, and everything that can go wrong between them, drawn from one seed."""
+"""Sessions, the workers that carry them on, and everything that can go wrong between them, drawn from one seed."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import redis
 
 import orchestrator.ids as ids
-from orchestrator.agent import Agent, App
+from orchestrator.channels import Event, ReplyTo, entries
+from orchestrator.channels import outbox as outbox_module
+from orchestrator.channels.outbox import post_outbox
 from orchestrator.config import Settings
-from orchestrator.core.delivery import Body, Delivery, Envelope, Part
 from orchestrator.core.names import Millis, SessionId
-from orchestrator.errors import InboxFull, JournalAway, SessionNotActive
+from orchestrator.errors import JournalAway
 from orchestrator.journal import Journal, Reads
 from orchestrator.journal.scripts import Script, Value, script
 from orchestrator.models import Layer
-from orchestrator.models.scripted import Reply, ScriptedModel, answers, asks, calls, fails
 from orchestrator.perform import ask_model, run_tool
-from orchestrator.ports import ModelCall, ModelOutput
+from orchestrator.ports import ModelCall
 from orchestrator.process import owned as owned_module
 from orchestrator.process import pulse as pulse_module
 from orchestrator.process import shared
 from orchestrator.process.owned import DRAIN, Owned
 from orchestrator.process.pump import Pump
-from orchestrator.process.shared import Process, owner_prefix
-from orchestrator.state import state
-from orchestrator.tool import Fatal, ToolContext, tool
-from orchestrator.turn import Carried, asking, calling, carry, carry_on, driver, hands
+from orchestrator.process.shared import ERASED, Process, owner_prefix
+from orchestrator.tool import ToolContext
+from orchestrator.turn import asking, calling, carry, carry_on, driver, hands
 from orchestrator.wake import AtomicWake
+from tests.property.agent import an_app
+from tests.property.doors import DAY_MS, HOME, Doors
 from tests.property.ledger import Ledger, Said
-from tests.property.schedule import Block, Box, Crash, Doing, Fiber, Pause
+from tests.property.line import line_of
+from tests.property.past import Past
+from tests.property.people import LABEL, Move, People
+from tests.property.schedule import Block, Box, Crash, Doing, Fiber
 
 START = 1_800_000_000_000
 LEASE_SECONDS = 10.0
 LIMIT = 6
-LABEL = "default"
-REST = ("create", "deliver", "own", "commit", "append", "renew", "release", "disown")
+REPEATED = ("create", "deliver", "own", "commit", "append", "renew", "release", "disown", "settle_out")
 LAYER = Layer()
+LONG_MS = 31 * DAY_MS
 Command = tuple[Value, ...]
-
-
-class Line:
-    """One connection for everybody: only one thread runs at a time."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._connection: Any = client.connection_pool.make_connection()
-
-    def say(self, command: tuple[object, ...]) -> Any:
-        """Send a command and wait for its answer."""
-        self._connection.send_command(*command)
-        return self._connection.read_response()
-
-
-line_of = cache(Line)
-"""The connection of a client."""
 
 
 class Steered(Journal):
@@ -155,6 +144,7 @@ class Worker:
             layer=LAYER,
             dice=world.dice.random,
             tool_threads=1,
+            entries=entries if world.app.channels else None,
         )
         process = cast(Any, self.process)
         process.prefix = owner_prefix(name, 1)
@@ -162,15 +152,33 @@ class Worker:
         process.pump = QuietPump(self.journal)
         process.pulse.start = lambda: None
         process._news = world  # anything but None: the world tells the news itself
+        process.post = self.post
         self.fibers: list[Fiber] = []
+        self._posting: set[SessionId] = set()
 
     def begin(self, session: SessionId) -> None:
-        """Carry a session on, as after a wake."""
+        """Carry a session on, as after a wake, and post what it has left."""
 
         def work() -> None:
-            self.world.ended(carry_on(self.process, session))
+            carried = carry_on(self.process, session)
+            self.world.sessions[session].ended(carried)
+            if carried.out:
+                post_outbox(self.process, session)
 
         self.fibers.append(Fiber(work))
+
+    def post(self, session: SessionId) -> None:
+        """Post what a session has left while its turn goes on."""
+
+        def work() -> None:
+            try:
+                post_outbox(self.process, session)
+            finally:
+                self._posting.discard(session)
+
+        if self.world.app.channels and session not in self._posting:
+            self._posting.add(session)
+            self.fibers.append(Fiber(work))
 
     def live(self) -> list[Fiber]:
         """Those that are not done."""
@@ -184,91 +192,6 @@ class Worker:
             fiber.kill()
 
 
-total = state("property.total", default=int)
-
-
-def an_app(world: World) -> App:
-    """An agent whose model and tools do what the die says."""
-
-    @tool
-    def note(ctx: ToolContext, text: str) -> str:
-        """Note something."""
-        total.update(ctx, lambda sum: sum + 1)
-        return text
-
-    @tool(timeout=20)
-    def slow(ctx: ToolContext, text: str) -> str:
-        """A sync tool that may be left behind."""
-        ctx.progress(f"{text} so far")
-        return text
-
-    @tool(timeout=30)
-    async def wait(ctx: ToolContext, text: str) -> str:
-        """An async tool."""
-        for number in range(world.dice.randrange(4)):
-            await Pause()
-            ctx.progress(number)
-        return text
-
-    @tool(on_interrupt="report")
-    def careful(ctx: ToolContext, text: str) -> str:
-        """A tool that must not start twice."""
-        return text
-
-    @tool(on_interrupt="report")
-    async def careful_wait(text: str) -> str:
-        """An async one."""
-        await Pause()
-        return text
-
-    @tool
-    def boom(text: str) -> str:
-        """A tool that breaks."""
-        raise ValueError(text)
-
-    @tool
-    def fatal(text: str) -> str:
-        """A tool that ends the turn."""
-        raise Fatal(text)
-
-    return App([Agent("helper", model=Model(world), tools=[note, slow, wait, careful, careful_wait, boom, fatal])])
-
-
-class Model:
-    """A model that rolls dice."""
-
-    name = "dice"
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    async def answer(self, call: ModelCall) -> AsyncIterator[ModelOutput]:
-        dice = self._world.dice
-        reply = self._reply(call)
-        pieces = dice.randint(1, 4)
-        if reply.failure is not None and dice.random() < 0.5:
-            # It breaks in the middle of what it says.
-            async for out in ScriptedModel([answers("some words") for _ in range(9)], pieces=2).answer(call):
-                await Pause()
-                yield out
-                break
-        async for out in ScriptedModel([reply] * 9, pieces=pieces, name=self.name).answer(call):
-            await Pause()
-            yield out
-
-    def _reply(self, call: ModelCall) -> Reply:
-        dice = self._world.dice
-        if dice.random() < 0.15:
-            return fails("broken", retryable=dice.random() < 0.8, retry_after=dice.choice([None, 0.5, 30.0]))
-        if call.step >= 3 or dice.random() < 0.45:
-            return answers(f"words of {dice.randrange(100)}", reasoning="hm" if dice.random() < 0.2 else "")
-        names = ["note", "slow", "wait", "careful", "careful_wait", "boom", "fatal", "unknown", "note"]
-        asked = [asks(dice.choice(names), text=str(dice.randrange(100))) for _ in range(dice.randint(1, 3))]
-        if dice.random() < 0.1:
-            asked.append(asks("note", wrong=1))
-        return calls(*asked, text="Let me see." if dice.random() < 0.3 else "")
-
-
 class World:
     """One story."""
 
@@ -277,23 +200,28 @@ class World:
         self.dice = random.Random(seed)
         self.client = client
         self.prefix = f"p{seed}"
+        self.queue = f"{self.prefix}:orc.{LABEL}"
         self.line = line_of(client)
         self.now = START
+        self.calm = False
         self.rewinds = seed % 4 == 3
+        self._patch(patch)
         self.steps_per_task = self.dice.choice([1, 1, 2, 50])
-        self.app = an_app(self)
+        posts = self._post if self.dice.random() < 0.4 else None
+        self.app = an_app(self.dice, posts, self.dice.choice([None, None, 150, 400]))
         self.desk = Steered(self, client, self.prefix)
         self.desk._lines = cast(Any, self.line)
-        self.session = ids.new_session(self.now)
-        self.ledger = Ledger(self.desk, self.session, self.rewinds)
+        self.sessions: dict[str, Ledger] = {}
+        self.doors = Doors(self.desk, self.sessions)
+        self.past = Past(client, self.prefix)
+        self.people = People(self)
+        self.callers: list[Fiber] = []
         self.workers: list[Worker] = []
         self.doings: list[Doing | Block] = []
         self.late: list[tuple[Steered, Script, Command]] = []
         self.said: list[Said] = []
-        self.calm = False
-        self.faults = 0
+        self.steps = 0
         self.moves = 0
-        self._patch(patch)
 
     @staticmethod
     def moves_of(seed: int) -> int:
@@ -316,24 +244,30 @@ class World:
                 Fiber.current.pause(lambda: world.now >= until)
 
         def watched_model(model: Any, call: ModelCall, *rest: Any) -> Any:
-            world.ledger.model_begins(self._token(), call)
+            world.sessions[call.session].model_begins(world._token(), call)
             return ask_model(model, call, *rest)
 
         def watched_tool(call: Any, tool: Any, arguments: Any, context: ToolContext, *rest: Any) -> Any:
-            world.ledger.tool_begins(self._token(), call, arguments, context)
+            world.sessions[context.session.id].tool_begins(world._token(), call, arguments, context)
             return run_tool(call, tool, arguments, context, *rest)
 
         Box.steady = staticmethod(steady)
-        for module in (asking, calling, carry, driver, hands, shared):
+        for module in (asking, calling, carry, driver, hands, shared, outbox_module):
             patch.setattr(module, "steady", steady)
         patch.setattr(shared, "time", Sleepy)
         patch.setattr(asking, "ask_model", watched_model)
         patch.setattr(calling, "run_tool", watched_tool)
         patch.setattr(pulse_module, "steady", steady)
         patch.setattr(owned_module, "SimpleQueue", Box)
+        # Ids are drawn as well, so that the shards of a seed's sessions are always the same.
+        patch.setattr(ids, "os", SimpleNamespace(urandom=random.Random(f"ids of {self.seed}").randbytes))
 
     def _token(self) -> str:
         return str(getattr(Fiber.current, "token", ""))
+
+    def ledgers(self) -> list[Ledger]:
+        """All sessions there ever were, oldest first."""
+        return list(self.sessions.values())
 
     # What is said to the journal --------------------------------------------------------------------------------------
 
@@ -343,119 +277,161 @@ class World:
         if how < 0.02:
             self.late.append((journal, verb, command))
             raise JournalAway(reason="the test lost the call")
-        if how < 0.03 and journal is not self.desk:
+        if how < 0.03:
             self._die_here(journal)
-        answer = self._execute(journal, verb, command)
+        said = self._execute(journal, verb, command)
         if how < 0.05:
             raise JournalAway(reason="the test lost the reply")
-        if how < 0.06 and journal is not self.desk:
+        if how < 0.06:
             self._die_here(journal)
-        if verb.name == "own" and answer[0] == b"granted" and Fiber.current is not None:
-            cast(Any, Fiber.current).token = self.ledger.argument(verb, command, "token")
-        return answer
+        if verb.name == "own" and said.answer[0] == b"granted" and Fiber.current is not None:
+            cast(Any, Fiber.current).token = said.argument("token")
+        for ledger in self._concerned(said):
+            ledger.heard(said)
+        return said.answer
 
     def _die_here(self, journal: Steered) -> None:
-        journal.dead = True
+        """A worker dies with all it does; of those who ask, only who is asking."""
+        journal.dead = journal is not self.desk
         raise Crash
 
-    def _execute(self, journal: Steered, verb: Script, command: Command) -> Any:
+    def _execute(self, journal: Steered, verb: Script, command: Command) -> Said:
         if self.rewinds:
-            self.ledger.photograph()
-        answer = journal.really(verb, command)
-        said = Said(verb, command, answer, self.now)
-        self.ledger.observe(said)
-        if verb.name in REST:
+            self.past.photograph(self.sessions)
+        said = self._say_now(journal, verb, command)
+        if verb.name in REPEATED:
             self.said.append(said)
-        if verb.name == "deliver" and answer[0] == b"accepted":
-            self._tell_news(int(answer[4]))
-        return answer
+        return said
 
-    def _tell_news(self, n: int) -> None:
-        if n and self.dice.random() < 0.7:
+    def _say_now(self, journal: Steered, verb: Script, command: Command) -> Said:
+        command = self._at_now(verb, command)
+        said = Said(verb, command, journal.really(verb, command), self.now)
+        self.steps += 1
+        for ledger in self._concerned(said):
+            erased = ledger.book.erased
+            ledger.observe(said)
+            if ledger.book.erased and not erased:
+                self._tell(f"{ledger.session} {int(ledger.fields.get('n', 0)) + 1} {ERASED}")
+            elif verb.name in ("deliver", "arrive") and said.answer[0] == b"accepted":
+                self._tell(f"{ledger.session} {ledger.fields['n']} {said.argument('kind')}")
+        self.doors.observe(said)
+        return said
+
+    def _concerned(self, said: Said) -> Iterator[Ledger]:
+        """The sessions that a call speaks of. Those that begin with it are known from now on."""
+        name, answer = said.verb.name, said.answer
+        names: list[str] = []
+        match name:
+            case "due":
+                names = list(self.sessions)
+            case "renew":
+                pairs = said.command[3 + int(said.command[2]) + len(said.verb.args) :]
+                names = [str(session) for session in pairs[::2]]
+            case "create" if answer[0] in (b"created", b"again"):
+                names = [answer[3].decode()]
+            case "arrive" if answer[0] in (b"started", b"accepted", b"again"):
+                names = [answer[3].decode()]
+            case "arrive" if answer[0] in (b"full", b"elsewhere"):
+                names = [answer[2].decode()]
+            case _ if "own" in said.verb.keys and name not in ("create", "arrive"):
+                names = [said.key("own").rpartition(":")[2]]
+        if answer[0] in (b"created", b"started") and names[0] not in self.sessions:
+            self._begins(names[0])
+        for session in names:
+            if session in self.sessions:
+                yield self.sessions[session]
+
+    def _begins(self, session: str) -> None:
+        tries = self.app.channels[0].tries if self.app.channels else 1
+        self.sessions[session] = Ledger(
+            self.desk,
+            SessionId(session),
+            self.rewinds,
+            let_in=lambda delivery: self.doors.accepted(delivery, session, self.now),
+            tries=tries,
+        )
+
+    def _tell(self, news: str) -> None:
+        if self.dice.random() < 0.7:
             for worker in self.workers:
-                worker.process._heard(f"{self.session} {n} news")
+                worker.process._heard(news)
 
-    def ended(self, carried: Carried) -> None:
-        """A task is over."""
-        self.ledger.ended(self._token(), carried)
+    def _at_now(self, verb: Script, command: Command) -> Command:
+        """A call runs when it arrives, whenever it was made."""
+        if "now" not in verb.args:
+            return command
+        place = 3 + int(command[2]) + verb.args.index("now")
+        return (*command[:place], self.now, *command[place + 1 :])
+
+    def _post(self, event: Event, to: ReplyTo) -> None:
+        """A channel is told something, and hears it, or not."""
+        ledger = self.sessions[to.session]
+        ledger.posts.begins(to, ledger.book.out, all_known=not ledger.rewound and not ledger.book.erased)
+        if not self.calm and self.dice.random() < 0.15:
+            raise ValueError("the test's channel does not hear")
+        ledger.posts.done(to.key)
 
     # Moves ------------------------------------------------------------------------------------------------------------
 
     def run(self, most: int) -> None:
         """A story of so many moves, then peace."""
-        if self.dice.random() < 0.8:
-            self.desk_says(lambda: self._create(self._message()))
-        else:
-            self.desk_says(lambda: self._create(None))
-        moves: list[tuple[float, Callable[[], None]]] = [
-            (14, self.resume),
+        self.people.begin()
+        moves: list[Move] = [
+            (18, self.resume),
             (10, self.perform),
             (3, self.pump),
             (5, self.wake),
             (0.7, self.look),
-            (1.6, lambda: self.desk_says(self._deliver)),
-            (0.8, lambda: self.desk_says(self._cancel)),
             (1.5, self.repeat),
             (1.0, self.run_late),
             (1.2, lambda: self.pass_time(self.dice.randint(50, 1500))),
             (0.25, lambda: self.pass_time(self.dice.choice([5_000, 10_100, 30_000]))),
+            (0.03, lambda: self.pass_time(self.dice.choice([700_000, LONG_MS]))),
             (1.0, self.tick),
+            (0.2, self.people.tidy),
             (0.2, self.lose_queue),
             (0.3, self.crash),
             (0.15, self.rob),
             (1.2, self.beat),
             (0.15, self.drain),
             (0.6 if self.rewinds else 0.0, self.rewind),
-            (0.6 if self.rewinds else 0.1, lambda: self.desk_says(self._report_tail)),
+            (0.6 if self.rewinds else 0.1, self.report_tail),
+            *self.people.moves(),
         ]
         weights = [weight for weight, _ in moves]
         acts = [act for _, act in moves]
         for act in self.dice.choices(acts, weights, k=most):
             act()
             self.moves += 1
-            self.ledger.complain()
+            self.complain()
         self.settle()
+        if self.dice.random() < 0.3:
+            self.long_after()
 
-    def desk_says(self, call: Callable[[], object]) -> None:
-        """Somebody asks for something; without an answer, they ask again, perhaps."""
-        while True:
-            try:
-                call()
-                return
-            except JournalAway:
-                if self.dice.random() < 0.3:
-                    return
-            except (InboxFull, SessionNotActive):
-                return
+    def complain(self) -> None:
+        """Fails if something was not true."""
+        self.doors.complain()
+        for ledger in self.sessions.values():
+            ledger.complain()
 
-    def _message(self) -> Delivery:
-        policy = self.dice.choice(["steer", "queue"])
-        body = Body((Part("text", f"message {self.dice.randrange(1000)}"),))
-        return Delivery(ids.new_delivery(self.now), Envelope("message", policy=policy, at=Millis(self.now)), body)
+    def ask(self, wish: Callable[[], None]) -> Fiber:
+        """Let somebody ask for something."""
+        self.callers.append(Fiber(wish))
+        return self.callers[-1]
 
-    def _create(self, first: Delivery | None) -> None:
-        self.desk.create(self.session, agent="helper", deployment=LABEL, first=first)
-
-    def _deliver(self) -> None:
-        self.desk.deliver(self.session, self._message())
-
-    def _cancel(self) -> None:
-        turn = self.ledger.open_turn
-        guard = self.dice.choice(["", "", turn, "turn_0", "turn_9"])
-        envelope = Envelope("cancel", guard=guard, at=Millis(self.now))
-        self.desk.deliver(self.session, Delivery(ids.new_delivery(self.now), envelope))
-
-    def _report_tail(self) -> None:
-        """A reader says how much it has seen: as much as there ever was."""
-        envelope = Envelope("tail_seen", guard=str(self.ledger.most_events), at=Millis(self.now))
-        self.desk.deliver(self.session, Delivery(ids.new_delivery(self.now), envelope))
+    def report_tail(self) -> None:
+        """A reader speaks up."""
+        if self.sessions:
+            self.people.report_tail()
 
     def fibers(self) -> list[Fiber]:
         """Everybody who could go on."""
-        return [fiber for worker in self.workers for fiber in worker.live() if fiber.ready()]
+        self.callers = [fiber for fiber in self.callers if not fiber.done]
+        found = [*self.callers, *(fiber for worker in self.workers for fiber in worker.live())]
+        return [fiber for fiber in found if fiber.ready()]
 
     def resume(self) -> None:
-        """A worker goes on to its next call."""
+        """Somebody goes on to their next call."""
         if ready := self.fibers():
             self.dice.choice(ready).resume()
             self._bury()
@@ -465,7 +441,8 @@ class World:
             self.workers.remove(worker)
             worker.die()
             self.doings = [doing for doing in self.doings if doing.owner is not worker]
-            self.ledger.died(worker.process.prefix)
+            for ledger in self.sessions.values():
+                ledger.died(worker.process.prefix)
 
     def perform(self) -> None:
         """Something out there goes on."""
@@ -492,42 +469,48 @@ class World:
 
     def wake(self) -> None:
         """A worker takes a wake from the queue."""
-        if self.client.rpop(f"{self.prefix}:orc.{LABEL}") is not None:
-            self.worker().begin(self.session)
+        text = cast("bytes | None", self.client.rpop(self.queue))
+        if text is not None:
+            self.worker().begin(SessionId(json.loads(text)["headers"]["id"].partition("/")[0]))
 
     def look(self) -> None:
         """A wake too many."""
-        self.worker().begin(self.session)
+        if self.sessions:
+            self.worker().begin(self.dice.choice(self.ledgers()).session)
 
     def repeat(self) -> None:
         """Something that was said is said again."""
         if self.said:
             old = self.dice.choice(self.said[-25:])
-            self.ledger.repeat(old, lambda: self.desk.really(old.verb, self._at_now(old)))
-
-    def _at_now(self, said: Said) -> Command:
-        place = 3 + int(said.command[2]) + said.verb.args.index("now")
-        return (*said.command[:place], self.now, *said.command[place + 1 :])
+            for ledger in self._concerned(old):
+                ledger.repeat(old, lambda: self.desk.really(old.verb, self._at_now(old.verb, old.command)))
+                return
 
     def run_late(self) -> None:
         """A call that nobody waits for any more reaches the server."""
         if self.late:
-            journal, verb, command = self.late.pop(self.dice.randrange(len(self.late)))
-            said = Said(verb, command, None, self.now)
-            self._execute(journal, verb, self._at_now(said))
+            self._execute(*self.late.pop(self.dice.randrange(len(self.late))))
 
     def pass_time(self, ms: int) -> None:
-        """Time passes."""
+        """Time passes. What was said a day ago does not arrive any more, and nobody says it again."""
         self.now += ms
+        if ms >= DAY_MS:
+            for fiber in self.callers:
+                fiber.kill()
+            self.callers.clear()
+            self.late.clear()
+            self.said.clear()
+            self.doors.forget()
+            self.people.forget()
 
     def tick(self) -> None:
         """A keeper looks."""
-        with contextlib.suppress(JournalAway):
+        with contextlib.suppress(JournalAway, Crash):
             self.desk.due(pause=self.dice.random() < 0.1 and not self.calm)
 
     def lose_queue(self) -> None:
         """The broker loses its queue."""
-        self.client.delete(f"{self.prefix}:orc.{LABEL}")
+        self.client.delete(self.queue)
 
     def crash(self) -> None:
         """A worker dies, wherever it is."""
@@ -536,25 +519,22 @@ class World:
             self._bury()
 
     def rob(self) -> None:
-        """The owner is taken for dead."""
-        token = self.ledger.fields.get("token", "")
-        if token:
-            fault = self.dice.random() < 0.3
-            self.faults += fault
-            self.ledger.robbed.add(token)
-            with contextlib.suppress(JournalAway):
-                self.desk.disown(self.session, token, fault=fault)
+        """An owner is taken for dead."""
+        owned = [ledger for ledger in self.sessions.values() if ledger.fields.get("token")]
+        if not owned:
+            return
+        ledger = self.dice.choice(owned)
+        token = ledger.fields["token"]
+        ledger.robbed.add(token)
+        with contextlib.suppress(JournalAway, Crash):
+            self.desk.disown(ledger.session, token, fault=self.dice.random() < 0.3)
 
     def beat(self) -> None:
         """A pulse."""
         for worker in self.workers:
             if not worker.journal.dead:
-                try:
+                with contextlib.suppress(JournalAway, Crash):
                     worker.process.pulse.beat()
-                except JournalAway:
-                    pass
-                except Crash:
-                    pass
         self._bury()
 
     def drain(self) -> None:
@@ -568,13 +548,15 @@ class World:
 
     def rewind(self) -> None:
         """The store loses its last writes."""
-        owners = {
-            str(owned.token): owned.position.events for worker in self.workers for owned in worker.process.owned()
-        }
+        owners: dict[str, dict[str, int]] = {}
+        for worker in self.workers:
+            for owned in worker.process.owned():
+                owners.setdefault(owned.session, {})[owned.token] = owned.position.events
         self.late.clear()
         self.said.clear()
         self.pass_time(1000)
-        self.ledger.rewind(self.dice.randint(1, 5), owners)
+        if self.past.rewind(self.dice.randint(1, 5), self.sessions, owners):
+            self.doors.rewound = True
 
     # Peace ------------------------------------------------------------------------------------------------------------
 
@@ -583,17 +565,21 @@ class World:
         self.calm = True
         while self.late:
             self.run_late()
-        self.ledger.complain()
+        self.complain()
         began = self.now
         for _ in range(20_000):
             self._peaceful_move()
-            self.ledger.complain()
-            if self.ledger.at_rest and not any(worker.live() for worker in self.workers):
+            self.complain()
+            if self._rests():
                 break
-            assert self.now - began < 600_000, f"no rest after ten minutes: {self.ledger.fields}"
+            assert self.now - began < 600_000, f"no rest after ten minutes: {[one.fields for one in self.ledgers()]}"
         else:
             raise AssertionError("no rest")
-        self.ledger.finish()
+        self._finish()
+
+    def _rests(self) -> bool:
+        busy = self.callers or any(worker.live() for worker in self.workers)
+        return not busy and all(ledger.at_rest for ledger in self.sessions.values())
 
     def _peaceful_move(self) -> None:
         if self.dice.random() < 0.1:
@@ -606,14 +592,75 @@ class World:
             self.dice.choice(ready).resume()
         elif self.doings:
             self.dice.choice(self.doings).step()
-        elif self.client.llen(f"{self.prefix}:orc.{LABEL}"):
+        elif self.line.say(("LLEN", self.queue)):
             self.wake()
         else:
-            self.pass_time(500)
+            self.pass_time(self._next_moment())
             self.tick()
+            if any(ledger.book.erased and ledger.fields for ledger in self.sessions.values()):
+                self.people.tidy()
+
+    def _next_moment(self) -> int:
+        """How long nothing happens."""
+        if self.callers or any(worker.live() for worker in self.workers):
+            return 500
+        dues = [ledger.due - self.now for ledger in self.sessions.values() if ledger.due and not ledger.at_rest]
+        return min(max([500, *dues]), 30_000)
+
+    def _finish(self) -> None:
+        for session, ledger in self.sessions.items():
+            ledger.finish()
+            if self.app.channels and self.doors.began.get(session) == HOME and not ledger.rewound and ledger.fields:
+                ledger.posts.whole(ledger.book.out, ledger.book.events, HOME)
+            if not ledger.fields and not self.doors.rewound:
+                assert not (found := self._traces(session)), f"{session} was erased, and is in {found}"
+        self.doors.at_rest()
+        self.complain()
+
+    def long_after(self) -> None:
+        """A month later all is over whose time is; another month later nothing is left of what has ended."""
+        for _ in range(2):
+            self.pass_time(LONG_MS)
+            self.settle()
+            self.people.tidy()
+            self.settle()
+        for ledger in self.sessions.values():
+            forever = ledger.fields.get("deadline") == "0" and ledger.life == "live"
+            assert forever or ledger.life == "gone", f"{ledger.session} is {ledger.life} after two months"
+
+    def told_erased(self, session: SessionId) -> None:
+        """Somebody was told that nothing is left of a session."""
+        ledger = self.sessions[session]
+        if not self.doors.rewound:
+            ledger.must(not (found := self._traces(session)), f"erased, and it is in {found}")
+
+    def _traces(self, session: str) -> list[str]:
+        """The keys that name a session or hold its id, the broker's queue aside."""
+        name = session.encode()
+        keys = [key for key in self.client.scan_iter(match=f"{self.prefix}:*", count=1000) if b":orc." not in key]
+        pipe = self.client.pipeline(transaction=False)
+        for key in keys:
+            pipe.type(key)
+        kinds = pipe.execute()
+        for key, kind in zip(keys, kinds, strict=True):
+            match kind:
+                case b"hash":
+                    pipe.hgetall(key)
+                case b"zset":
+                    pipe.zrange(key, 0, -1)
+                case b"list":
+                    pipe.lrange(key, 0, -1)
+                case b"set":
+                    pipe.smembers(key)
+                case _:
+                    pipe.get(key)
+        held = pipe.execute() if keys else []
+        return [key.decode() for key, what in zip(keys, held, strict=True) if name in key or session in repr(what)]
 
     def close(self) -> None:
         """Nobody is left, and nothing in the store."""
+        for fiber in self.callers:
+            fiber.kill()
         for worker in self.workers:
             worker.die()
         found = list(self.client.scan_iter(match=f"{self.prefix}:*", count=1000))

@@ -8,7 +8,7 @@
 -- work = 1, 0, or `inbox`: whether something lies above the floor.
 -- new_gen: the rows are the first of that generation of the history, and the one before is let go; '' for none.
 -- mode = keep | chain (release and ring) | park (release, unless a head is above `judged`) | end (as park, and the session is over)
--- An end drops the addresses of its own shard and leaves an entry in the outbox for each that is elsewhere (a zero byte, `drop`, its key).
+-- An end drops the addresses of its own shard and leaves an entry in the outbox for each that is elsewhere (a zero byte, `drop`, its key, the number of the drop).
 -- retention_ms: how long after its end a session is kept, 0 for ever.
 -- conditional = 1: refuse the whole if a cancel is above `judged`. The lists follow in the order of their counts; records and state are pairs.
 -- Returns {'done', now, n, ring, kept, heads, out} | {'landed', now, n, ring, kept, heads, out} | {'behind', seq, events} | {'superseded'} | {'news', heads} | {'gone'}
@@ -91,11 +91,12 @@ if mode == 'end' then
     -- An operation stays until its session is erased: who repeats it is told of this session.
     if string.sub(said, 1, 1) ~= 'w' and not string.find(said, '["op"', 1, true) then
       local here = shard_of_address(key) == string.sub(session, -2)
-      redis.call('HSET', adrs, key, (here and 'w' or 'd') .. whole(ms) .. string.match(said, ' .*'))
+      local number = whole(math.max(ms, string.match(said, '%d+') + 1))
+      redis.call('HSET', adrs, key, (here and 'w' or 'd') .. number .. string.match(said, ' .*'))
       if here then
         if redis.call('GET', base .. 'adr:' .. key) == session then redis.call('DEL', base .. 'adr:' .. key) end
       else
-        redis.call('RPUSH', out, '\0drop ' .. key)
+        redis.call('RPUSH', out, '\0drop ' .. key .. ' ' .. number)
         told = true
       end
     end
@@ -112,7 +113,7 @@ end
 if mode == 'keep' or (mode == 'park' and head) then
   kept = 1
   also('lease', whole(ms + lease_ms))
-  redis.call('ZADD', due, whole(ms + lease_ms), session)
+  rest_until(due, session, owned_look(ms, ms + lease_ms, out_at, tonumber(grace_ms)))
 else
   also('token', '') also('left', token) also('lease', 0)
 end

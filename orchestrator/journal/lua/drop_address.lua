@@ -1,8 +1,10 @@
 -- drop_address: an address leads to a session no more. It is left alone if it leads to another by now.
 -- FLAGS allow-oom
--- KEYS adr
--- ARGV session
--- Returns {'done'} | {'other'}
-if redis.call('GET', adr) ~= session then return {'other'} end
-redis.call('DEL', adr)
+-- PARTS clock fence
+-- KEYS adr adm adms
+-- ARGV now session door grave number
+-- Returns {'done'} | {'late'}: it was taken again
+if overtaken() then return {'late'} end
+if redis.call('GET', adr) == session then redis.call('DEL', adr) end
+come_this_far(clock(now))
 return {'done'}

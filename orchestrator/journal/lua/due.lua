@@ -28,12 +28,15 @@ local function look(key, shard, session)
   if not h[1] then return redis.call('ZREM', key, session) end
   -- One damaged session must not stop the keepers of all.
   local lease, timer, deadline, out_at = tonumber(h[2]) or 0, tonumber(h[6]) or 0, tonumber(h[12]) or 0, tonumber(h[13]) or 0
-  if h[1] ~= '' and lease > ms then return redis.call('ZADD', key, whole(lease), session) end
-  if h[1] ~= '' and pause == '1' then return redis.call('ZADD', key, whole(ms + lease_ms), session) end
+  local function come(moment) return moment > 0 and moment <= ms end
+  -- Whoever owns it may be busy for long: its outbox is for others as well.
+  if h[1] ~= '' and lease > ms and not come(out_at) then
+    return rest_until(key, session, owned_look(ms, lease, out_at, tonumber(grace_ms)))
+  end
+  if h[1] ~= '' and lease <= ms and pause == '1' then return redis.call('ZADD', key, whole(ms + lease_ms), session) end
   if h[1] == '' then
     local inbox = prefix .. ':{' .. shard .. '}:inbox:' .. session
-    local function come(moment) return moment > 0 and moment <= ms end
-    local asks = h[9] == 'ending' or h[9] ~= 'ended' and (h[3] == '1' or come(timer) or come(deadline)
+    local asks = h[9] == 'ending' or h[9] ~= 'ended' and (h[3] == '1' or come(timer) or timer == 0 and come(deadline)
       or redis.call('ZRANGEBYSCORE', inbox, '(' .. (h[4] or '0'), '+inf', 'LIMIT', 0, 1)[1])
     if not asks and not come(out_at) then
       return rest_until(key, session, next_look(ms, h[9], timer, deadline, out_at, tonumber(grace_ms)))

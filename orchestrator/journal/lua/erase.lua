@@ -20,6 +20,8 @@ if step == 'begin' and not h[5] then
   if h[2] ~= '' then redis.call('HSET', own, 'left', h[2]) end
   if h[1] == 'live' then redis.call('HSET', own, 'status', 'ending') end
   redis.call('ZREM', due, session)
+  redis.call('ZREM', index, session)
+  redis.call('UNLINK', who)
   redis.call('ZADD', tidy, whole(ms), session)
   -- A creation that runs late would bring the id back.
   redis.call('ZREMRANGEBYSCORE', erased, '-inf', whole(ms - 86400000))
@@ -32,7 +34,7 @@ elseif step == 'bodies' then
     local token = string.match(note, '"link":"([^"]+)"')
     if token then redis.call('DEL', base .. 'link:' .. redis.sha1hex(token)) end
   end
-  redis.call('UNLINK', snapshot, inbox, box, seen, fact, evt, rec, state, who, req, out)
+  redis.call('UNLINK', snapshot, inbox, box, seen, fact, evt, rec, state, req, out)
   local last, names = math.min(gen + 499, tonumber(h[4]) + 1), {}
   for number = gen, last do names[#names + 1] = hist .. whole(number) end
   if #names > 0 then redis.call('UNLINK', unpack(names)) end
@@ -40,7 +42,6 @@ elseif step == 'bodies' then
 elseif step == 'end' then
   redis.call('ZREM', due, session)
   redis.call('ZREM', tidy, session)
-  redis.call('ZREM', index, session)
   redis.call('DEL', adrs, own)
 end
 return {'done', -1}

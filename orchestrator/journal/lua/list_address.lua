@@ -3,45 +3,53 @@
 -- FLAGS allow-oom
 -- PARTS clock
 -- KEYS own adrs
--- ARGV now key step listed most
--- step = take (it is about to be taken), taken, free (it was another's), drop (it is about to be dropped), dropped, forgotten (its door is empty).
--- Returns {'done', now} | {'has'}: it is the session's already, or nothing is to be dropped | {'full'} | {'ended'} | {'gone'}
+-- ARGV now key step number listed most
+-- step = take (it is about to be taken), taken, free (it is another's), drop (it is about to be dropped), dropped, forgotten (its door is empty).
+-- number: what the caller has read there, or the last number the session has given where nothing is there; one that runs late finds
+-- another and changes nothing. A take and a drop get the next number, under which they go to the address and come back here.
+-- Returns {'done', number} | {'moved'}: look again | {'full'} | {'ended'} | {'gone'}
 --         {'crowded', key, ...}: there are too many of those it had once, and these may be forgotten first.
 local DAY_MS = 86400000
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'status', 'erasing')
+local h = redis.call('HMGET', own, 'status', 'erasing', 'adr_n')
 if not h[1] or h[2] then return {'gone'} end
 local said = redis.call('HGET', adrs, key)
-local state = said and string.sub(said, 1, 1)
-local function becomes(letter)
-  redis.call('HSET', adrs, key, letter .. whole(ms) .. (said and string.match(said, ' .*') or ' ' .. listed))
-  return {'done', whole(ms)}
+local given = h[3] or '0'
+local state, since = '', given
+if said then state, since = string.match(said, '^(%a)(%d+) ') end
+local function becomes(letter, by)
+  if tonumber(by) > tonumber(given) then redis.call('HSET', own, 'adr_n', by) end
+  redis.call('HSET', adrs, key, letter .. by .. (said and string.match(said, ' .*') or ' ' .. listed))
+  return {'done', by}
 end
+if (step == 'take' or step == 'taken') and h[1] ~= 'live' then return {'ended'} end
+if since ~= number then return {'moved'} end
+local following = whole(math.max(ms, since + 1, given + 1))
 if step == 'take' then
-  if h[1] ~= 'live' then return {'ended'} end
-  if state == 'o' then return {'has'} end
   if state ~= 't' and state ~= 'd' and redis.call('HLEN', adrs) >= tonumber(most) then
     local all, has, old = redis.call('HGETALL', adrs), 0, {'crowded'}
     for i = 1, #all, 2 do
-      local letter, since = string.match(all[i + 1], '^(%a)(%d+) ')
+      local letter, at = string.match(all[i + 1], '^(%a)(%d+) ')
       if letter ~= 'w' then has = has + 1
-      elseif tonumber(since) < ms - DAY_MS and #old <= 64 then old[#old + 1] = all[i] end
+      elseif tonumber(at) < ms - DAY_MS and #old <= 64 then old[#old + 1] = all[i] end
     end
     if has >= tonumber(most) then return {'full'} end
-    if not state and #all / 2 >= 2 * most then return #old > 1 and old or {'full'} end
+    if not said and #all / 2 >= 2 * most then return #old > 1 and old or {'full'} end
   end
-  return becomes('t')
+  return becomes('t', following)
 elseif step == 'taken' then
-  if h[1] ~= 'live' then return {'ended'} end
-  if state == 't' then return becomes('o') end
+  if state == 't' then return becomes('o', number) end
 elseif step == 'free' then
-  if state == 't' then redis.call('HDEL', adrs, key) end
+  -- The caller has told the address the number behind this one.
+  if state == 't' then
+    redis.call('HDEL', adrs, key)
+    redis.call('HSET', own, 'adr_n', following)
+  end
 elseif step == 'drop' then
-  if not state or state == 'w' then return {'has'} end
-  return becomes('d')
+  if said and state ~= 'w' then return becomes('d', following) end
 elseif step == 'dropped' then
-  if state == 'd' or state == 't' and h[1] ~= 'live' then return becomes('w') end
+  if state == 'd' then return becomes('w', number) end
 elseif step == 'forgotten' then
   if state == 'w' then redis.call('HDEL', adrs, key) end
 end
-return {'done', whole(ms)}
+return {'done', number}

@@ -6,7 +6,7 @@
 -- ARGV now session token made_ms instead deployment reads alone lost lease_ms grace_ms most
 -- A session that is ending is given to whoever asks, its ending delivery first among the heads; one that is being erased to nobody.
 -- `instead` is a token of the caller's own that it gives up; `lost` = 1 asks for the session even if it is idle, to say what was lost.
--- Returns {'gone'} | {'ended', out} | {'not_yours', deployment} | {'too_new', reads} | {'leased', for_ms} | {'later', for_ms} | {'idle', out} |
+-- Returns {'gone'} | {'ended', out} | {'not_yours', deployment} | {'too_new', reads} | {'leased', for_ms, out} | {'later', for_ms} | {'idle', out} |
 --         {'granted', epoch, attempt, faults, now, seq, events, gen, rows, judged, last_row, fact_base, agent, parent, snapshot, heads, life, deadline, out}
 --         {'stale'}: the call is older than the lease; nobody waits for it any more. `out` is how many entries the outbox has.
 local ms = clock(now)
@@ -37,15 +37,15 @@ if h[1] == 'ended' then
 end
 local mine = h[4] ~= '' and h[4] == instead
 if h[4] ~= '' and not mine and lease > ms then
-  redis.call('ZADD', due, whole(lease), session)
-  return {'leased', whole(lease - ms)}
+  rest_until(due, session, owned_look(ms, lease, out_at, tonumber(grace_ms)))
+  return {'leased', whole(lease - ms), outbox()}
 end
 if tonumber(h[3]) > tonumber(reads) then
   redis.call('ZADD', due, whole(ms + 5000), session)
   return {'too_new', tonumber(h[3])}
 end
 local head = redis.call('ZRANGEBYSCORE', inbox, '(' .. above, '+inf', 'LIMIT', 0, 1)[1]
-local work = h[6] == '1' or head or (timer > 0 and timer <= ms) or h[1] == 'ending' or (deadline > 0 and deadline <= ms)
+local work = h[6] == '1' or head or (timer > 0 and timer <= ms) or h[1] == 'ending' or (timer == 0 and deadline > 0 and deadline <= ms)
 if not work and h[4] == '' and lost ~= '1' then
   rests()
   return {'idle', outbox()}
@@ -67,5 +67,5 @@ if h[4] ~= '' and not mine then
 end
 local epoch = tonumber(h[11]) + 1
 redis.call('HSET', own, 'token', token, 'lease', whole(ms + lease_ms), 'epoch', epoch, 'attempt', attempt)
-redis.call('ZADD', due, whole(ms + lease_ms), session)
+rest_until(due, session, owned_look(ms, ms + lease_ms, out_at, tonumber(grace_ms)))
 return grant(epoch, attempt, faults)

@@ -14,6 +14,7 @@ if count > 0 then
   redis.call('HSET', own, 'out_base', whole((h[2] or 0) + count))
   redis.call('HDEL', own, 'out_tries')
 end
+redis.call('HINCRBY', own, 'out_turn', 1)
 local left = redis.call('LLEN', out)
 if left == 0 then
   redis.call('HDEL', own, 'out_at', 'out_by', 'out_until')
@@ -22,5 +23,5 @@ end
 -- Who has more to do goes on at once; somebody comes if nobody does.
 local again = whole(ms + (retry_ms ~= '0' and retry_ms or grace_ms))
 redis.call('HSET', own, 'out_by', '', 'out_until', whole(ms + retry_ms), 'out_at', again)
-if h[3] == '' then redis.call('ZADD', due, 'LT', again, session) end
+redis.call('ZADD', due, 'LT', again, session)
 return {'done', left}

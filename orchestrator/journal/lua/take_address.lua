@@ -1,18 +1,19 @@
 -- take_address: an address leads to a session from now on, if it leads to nobody who is live.
 -- FLAGS deny-oom
--- PARTS clock
--- KEYS adr
--- ARGV now session expect made_ms late_ms base
--- expect: an owner of another shard that the caller has just seen not live. A call that runs too late is refused: its session may be gone.
--- Returns {'done'} | {'taken', owner} | {'elsewhere', owner}: look whether that one is live | {'stale'}
+-- PARTS clock fence
+-- KEYS adr adm adms
+-- ARGV now session door grave number expect base
+-- expect: an owner of another shard that the caller has just seen not live.
+-- Returns {'done'} | {'taken', owner} | {'elsewhere', owner}: look whether that one is live | {'late'}: it was dropped, or the session ended
+local function life(name) return redis.call('HGET', base .. 'own:' .. name, 'status') end
+-- What is not there is of another shard, or gone.
+local function is_here(name) return string.sub(base, -4, -3) == string.sub(name, -2) end
+if overtaken() or is_here(session) and life(session) ~= 'live' then return {'late'} end
 local owner = redis.call('GET', adr)
-if owner == session then return {'done'} end
-if clock(now) - made_ms > tonumber(late_ms) then return {'stale'} end
-if owner and owner ~= expect then
-  -- Of its own shard it can be looked at here: a key that is not there is of another one, or of a session that is gone.
-  local life = redis.call('HGET', base .. 'own:' .. owner, 'status')
-  if life == 'live' then return {'taken', owner} end
-  if not life and string.sub(base, -4, -3) ~= string.sub(owner, -2) then return {'elsewhere', owner} end
+if owner and owner ~= session and owner ~= expect then
+  if not is_here(owner) then return {'elsewhere', owner} end
+  if life(owner) == 'live' then return {'taken', owner} end
 end
 redis.call('SET', adr, session)
+come_this_far(clock(now))
 return {'done'}
