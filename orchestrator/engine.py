@@ -23,13 +23,21 @@ from orchestrator.agent import Agent, App
 from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings, from_environment
 from orchestrator.core import codec
-from orchestrator.core.delivery import Body, Control, Delivery, Envelope
-from orchestrator.core.names import DeliveryId, Millis, SessionId
+from orchestrator.core.delivery import Answered, Body, Control, Delivery, Envelope, Part
+from orchestrator.core.names import DeliveryId, Millis, RequestId, SessionId
 from orchestrator.core.snapshot import READS, Principal
 from orchestrator.core.status import Look, Status, status
-from orchestrator.errors import BadRequest, BodyTooLarge, SessionNotFound
+from orchestrator.errors import (
+    BadRequest,
+    BodyTooLarge,
+    LinkUsed,
+    RequestUnknown,
+    SessionNotActive,
+    SessionNotFound,
+)
 from orchestrator.journal import AdmissionKey, Admitted, Arrived, Journal, Operation, Reads, View, connect
 from orchestrator.journal.tails import Tails
+from orchestrator.notes import Note, unpack_note
 from orchestrator.ports import Wake
 
 if TYPE_CHECKING:
@@ -37,6 +45,8 @@ if TYPE_CHECKING:
     from orchestrator.turn import Carried
 
 CancelOutcome = Literal["cancelling", "other_turn", "nothing_runs"]
+MOST_WORDS = 100
+"""Bytes of a message that may be the words of an option."""
 DAY_MS = 24 * 3600 * 1000
 MOST_OF_A_PRINCIPAL = 4096
 """Bytes of a caller's id and attributes; they are part of every snapshot of their turn."""
@@ -51,6 +61,15 @@ def storable() -> Iterator[None]:
         raise BodyTooLarge(limit_bytes=codec.MAX_BYTES) from broken
     except UnicodeEncodeError as broken:
         raise BadRequest(problem="The text holds half a character (a lone surrogate). Send whole ones.") from broken
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer to one request: the option that was chosen, a text, or both."""
+
+    request: RequestId
+    option: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +245,60 @@ class Engine:
         became of it. Raises `SessionNotActive`, `JournalFull`, `JournalAway`."""
         return self._admit(session, self._order(kind, reason, principal, delivery))
 
+    # Answers ----------------------------------------------------------------------------------------------------------
+
+    def answer(
+        self,
+        session: SessionId,
+        responses: Sequence[Response],
+        *,
+        principal: Principal | None = None,
+        delivery: DeliveryId | None = None,
+        key: str = "",
+    ) -> Admitted:
+        """Answer requests of a session. Whether an answer counts is decided when it is looked at; the stream says what became of it.
+
+        Raises `RequestUnknown` for what the session has never asked, else as `deliver`.
+        """
+        if not responses:
+            raise BadRequest(problem="There is no answer.")
+        known = self.journal.notes(session, [one.request for one in responses])
+        if (unknown := next((one.request for one in responses if one.request not in known), None)) is not None:
+            if not self.reads.exists(session):
+                raise SessionNotActive(session=session)
+            raise RequestUnknown(session=session, request=unknown)
+        name = ids.keyed_delivery(session, principal, key) if key else delivery
+        given = self._answers(responses, principal, name)
+        return self._admit(session, given, digest=ids.digest(codec.pack(given.body)) if key else "")
+
+    def answer_link(self, token: str, option: str = "", text: str = "") -> Admitted:
+        """Answer the request that a link leads to, as whoever has the link. The same answer again is the same; another raises `LinkUsed`.
+
+        Raises `LinkUnknown`, else as `deliver`.
+        """
+        name = ids.keyed_delivery(token, None, f"{option}\n{text}")
+        claimed = self.journal.claim(token, name)
+        if claimed.delivery != name:
+            raise LinkUsed()
+        by = Principal("link", "link", claimed.request)
+        return self._admit(claimed.session, self._answers([Response(claimed.request, option, text)], by, name))
+
+    def requests(self, session: SessionId) -> list[Note]:
+        """All that a session has asked people, oldest first: what was asked, of which call, who answered, when and what. Raises
+        `SessionNotFound`."""
+        if not self.reads.exists(session):
+            raise SessionNotFound(session=session)
+        return sorted(map(unpack_note, self.journal.all_notes(session)), key=lambda note: int(note["asked_ms"]))
+
+    def _answers(
+        self, responses: Sequence[Response], principal: Principal | None, delivery: DeliveryId | None
+    ) -> Delivery:
+        at = self.clock.now()
+        answers = tuple(Answered(one.request, one.option, bool(one.text)) for one in responses)
+        parts = tuple(Part("text", one.text, {"request": one.request}) for one in responses if one.text)
+        envelope = Envelope("answers", principal, at=at, answers=answers)
+        return Delivery(delivery or ids.new_delivery(at), envelope, Body(parts))
+
     # By address -------------------------------------------------------------------------------------------------------
 
     def arrive(
@@ -315,7 +388,9 @@ class Engine:
         self, at: int, message: Body, principal: Principal | None, policy: str, delivery: DeliveryId | None
     ) -> Delivery:
         size = sum(len(part.text.encode("utf-8", "replace")) for part in message.parts)
-        envelope = Envelope("message", principal, policy or self.app.turn_policy, at=Millis(at), size=size)
+        words = message.text.strip().casefold() if len(message.parts) == 1 and size <= MOST_WORDS else ""
+        policy = policy or self.app.turn_policy
+        envelope = Envelope("message", principal, policy, at=Millis(at), size=size, words=words)
         return Delivery(delivery or ids.new_delivery(at), envelope, message)
 
     def _order(self, kind: str, guard: str, principal: Principal | None, delivery: DeliveryId | None) -> Delivery:
