@@ -31,6 +31,7 @@ from orchestrator.core.fact import (
     ModelAnswered,
     SessionEnded,
     SessionEnding,
+    StepCut,
     StepFailed,
     StepSettled,
     StepStarted,
@@ -237,7 +238,7 @@ class Draft:
                 pass
         self.facts.append(fact)
         self.snapshot = after
-        self.closed_step = self.closed_step or isinstance(fact, StepSettled)
+        self.closed_step = self.closed_step or isinstance(fact, StepSettled | StepCut)
         self.ended_turn = self.ended_turn or isinstance(fact, TurnSettled)
         self.ended = self.ended or isinstance(fact, SessionEnded)
         turn = after.turn or before.turn

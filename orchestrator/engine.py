@@ -181,7 +181,8 @@ class Engine:
                 life_ms=self._life_ms,
             )
         self.clock.heard(made.at, asked_at)
-        return Created(made.session, first.id if first else None, made.again)
+        delivery = first.id if first is not None and made.session == session else None
+        return Created(made.session, delivery, made.again)
 
     def deliver(
         self,

@@ -34,6 +34,8 @@ T = TypeVar("T")
 Entries = Callable[[App, Sequence[Address], Sequence[str]], tuple[bytes, ...]]
 """What has to be posted when these lines are committed, for a session with these addresses."""
 MOST_MISSED = 4096
+POSTERS = 8
+"""Outboxes that are posted at a time beside their turns."""
 ERASED = "erased"
 """What is said of a session that is not there any more."""
 
@@ -90,6 +92,8 @@ class Process:
         self.prefix = owner_prefix(worker_id(), self.pid)
         self.loops = Loops()
         self.threads = Threads(tool_threads)
+        # Not those of the tools: a handler that hangs must not keep a call from starting.
+        self.posters = Threads(POSTERS)
         self.histories = Histories()
         self.pump = Pump(journal)
         self.pulse = Pulse(journal, settings.lease_seconds, self.owned)
@@ -194,7 +198,7 @@ class Process:
                 return
             self._posting.add(session)
         with suppress(RuntimeError):  # the threads have ended
-            self.threads.run(lambda: self._post_now(session))
+            self.posters.run(lambda: self._post_now(session))
 
     def _post_now(self, session: SessionId) -> None:
         try:
@@ -227,6 +231,7 @@ class Process:
         self.pump.close()
         self.loops.close()
         self.threads.close()
+        self.posters.close()
 
     def _wait_empty(self, until: float) -> bool:
         with self._lock:
