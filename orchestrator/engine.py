@@ -374,14 +374,11 @@ class Engine:
         with self._lock:
             # Threads may come here together: one of them makes it.
             if self._process is None:
-                entries = post = None
+                entries = None
                 if self.app.channels:
                     channels = import_module("orchestrator.channels")
                     entries = channels.entries if channels.listens(self.app) else None
-                    post = import_module("orchestrator.channels.outbox").post_outbox
-                self._process = Process(
-                    self.app, self.settings, self.journal, self.reads, self.clock, entries=entries, post=post
-                )
+                self._process = Process(self.app, self.settings, self.journal, self.reads, self.clock, entries=entries)
             return self._process
 
     def carry_on(self, session: SessionId, *, alone: str = "") -> Carried:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar
 
@@ -34,8 +33,6 @@ T = TypeVar("T")
 Entries = Callable[[App, Sequence[Address], Sequence[str]], tuple[bytes, ...]]
 """What has to be posted when these lines are committed, for a session with these addresses."""
 MOST_MISSED = 4096
-POSTERS = 8
-"""Outboxes that are posted at a time beside their turns."""
 ERASED = "erased"
 """What is said of a session that is not there any more."""
 
@@ -77,7 +74,6 @@ class Process:
         dice: Callable[[], float] = random.random,
         tool_threads: int = 256,
         entries: Entries | None = None,
-        post: Callable[[Process, SessionId], object] | None = None,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -85,15 +81,11 @@ class Process:
         self.reads = reads
         self.clock = clock
         self.entries = entries
-        self._post = post
-        self._posting: set[SessionId] = set()
         self.dice = dice
         self.pid = os.getpid()
         self.prefix = owner_prefix(worker_id(), self.pid)
         self.loops = Loops()
         self.threads = Threads(tool_threads)
-        # Not those of the tools: a handler that hangs must not keep a call from starting.
-        self.posters = Threads(POSTERS)
         self.histories = Histories()
         self.pump = Pump(journal)
         self.pulse = Pulse(journal, settings.lease_seconds, self.owned)
@@ -188,26 +180,6 @@ class Process:
         for owned in self.owned():
             owned.mailbox.put(NEWS)
 
-    # What is posted ---------------------------------------------------------------------------------------------------
-
-    def post(self, session: SessionId) -> None:
-        """Let the outbox of a session be posted beside its turn, by one thread at a time. What is missed is posted when the session is
-        let go of."""
-        with self._lock:
-            if self._post is None or session in self._posting or self.draining.is_set():
-                return
-            self._posting.add(session)
-        with suppress(RuntimeError):  # the threads have ended
-            self.posters.run(lambda: self._post_now(session))
-
-    def _post_now(self, session: SessionId) -> None:
-        try:
-            if self._post is not None:
-                self._post(self, session)
-        finally:
-            with self._lock:
-                self._posting.discard(session)
-
     # Leaving ----------------------------------------------------------------------------------------------------------
 
     def drain(self, grace_seconds: float) -> bool:
@@ -231,7 +203,6 @@ class Process:
         self.pump.close()
         self.loops.close()
         self.threads.close()
-        self.posters.close()
 
     def _wait_empty(self, until: float) -> bool:
         with self._lock:
