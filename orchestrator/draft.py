@@ -38,6 +38,7 @@ from orchestrator.core.fact import (
     RequestsWithdrawn,
     SessionEnded,
     SessionEnding,
+    StepCut,
     StepFailed,
     StepSettled,
     StepStarted,
@@ -276,7 +277,7 @@ class Draft:
                 pass
         self.facts.append(fact)
         self.snapshot = after
-        self.closed_step = self.closed_step or isinstance(fact, StepSettled)
+        self.closed_step = self.closed_step or isinstance(fact, StepSettled | StepCut)
         self.ended_turn = self.ended_turn or isinstance(fact, TurnSettled)
         self.ended = self.ended or isinstance(fact, SessionEnded)
         turn = after.turn or before.turn

@@ -200,7 +200,8 @@ class Engine:
                 life_ms=self._life_ms,
             )
         self.clock.heard(made.at, asked_at)
-        return Created(made.session, first.id if first else None, made.again)
+        delivery = first.id if first is not None and made.session == session else None
+        return Created(made.session, delivery, made.again)
 
     def deliver(
         self,
@@ -448,14 +449,11 @@ class Engine:
         with self._lock:
             # Threads may come here together: one of them makes it.
             if self._process is None:
-                entries = post = None
+                entries = None
                 if self.app.channels:
                     channels = import_module("orchestrator.channels")
                     entries = channels.entries if channels.listens(self.app) else None
-                    post = import_module("orchestrator.channels.outbox").post_outbox
-                self._process = Process(
-                    self.app, self.settings, self.journal, self.reads, self.clock, entries=entries, post=post
-                )
+                self._process = Process(self.app, self.settings, self.journal, self.reads, self.clock, entries=entries)
             return self._process
 
     def carry_on(self, session: SessionId, *, alone: str = "") -> Carried:

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import TypeVar
 
@@ -75,7 +74,6 @@ class Process:
         dice: Callable[[], float] = random.random,
         tool_threads: int = 256,
         entries: Entries | None = None,
-        post: Callable[[Process, SessionId], object] | None = None,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -83,8 +81,6 @@ class Process:
         self.reads = reads
         self.clock = clock
         self.entries = entries
-        self._post = post
-        self._posting: set[SessionId] = set()
         self.dice = dice
         self.pid = os.getpid()
         self.prefix = owner_prefix(worker_id(), self.pid)
@@ -183,26 +179,6 @@ class Process:
     def _heard_of_all(self) -> None:
         for owned in self.owned():
             owned.mailbox.put(NEWS)
-
-    # What is posted ---------------------------------------------------------------------------------------------------
-
-    def post(self, session: SessionId) -> None:
-        """Let the outbox of a session be posted beside its turn, by one thread at a time. What is missed is posted when the session is
-        let go of."""
-        with self._lock:
-            if self._post is None or session in self._posting or self.draining.is_set():
-                return
-            self._posting.add(session)
-        with suppress(RuntimeError):  # the threads have ended
-            self.threads.run(lambda: self._post_now(session))
-
-    def _post_now(self, session: SessionId) -> None:
-        try:
-            if self._post is not None:
-                self._post(self, session)
-        finally:
-            with self._lock:
-                self._posting.discard(session)
 
     # Leaving ----------------------------------------------------------------------------------------------------------
 

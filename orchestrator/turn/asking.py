@@ -27,7 +27,7 @@ LONGEST_SILENCE = 660.0
 LONGEST_WAIT = 86_400.0
 """Seconds that a provider may put a call off."""
 HANG_UP_SECONDS = 2.0
-MOST_ID_CHARACTERS = 16_000
+MOST_ID_BYTES = 16_000
 
 
 def ask(hands: Hands) -> None:
@@ -130,9 +130,9 @@ def _answered(hands: Hands, answer: Answer, toolbox: ToolBox) -> None:
         text = f"The model asked for {len(answer.calls)} calls at once; the limit is {MAX_CALLS}."
         _broke(hands, ModelFailure(text, retryable=False))
         return
-    if sum(len(one.provider_id) for one in answer.calls) > MOST_ID_CHARACTERS:
+    if sum(len(one.provider_id.encode("utf-8", "replace")) for one in answer.calls) > MOST_ID_BYTES:
         # They are part of the snapshot, which is written with every commit.
-        text = f"The provider's call ids have more than {MOST_ID_CHARACTERS:,} characters in one answer."
+        text = f"The provider's call ids have more than {MOST_ID_BYTES:,} bytes in one answer."
         _broke(hands, ModelFailure(text, retryable=False))
         return
     tools = {tool.name: tool for tool in hands.agent.tools}

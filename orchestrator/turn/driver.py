@@ -246,8 +246,6 @@ class Driver:
         hands.given, hands.loose, hands.heads = [], None, done.heads
         hands.all_in, hands.call = False, ""
         hands.has_posts = done.out > 0
-        if done.out:
-            self._process.post(self._owned.session)
         hands.wrote(made.rows, made.new_gen)
         self._state.committed()
         if made.closed_step:

@@ -270,7 +270,7 @@ class Hands:
         """What was sent."""
         missing = [name for name in deliveries if name not in self._bodies]
         if missing:
-            self._bodies = self.process.repeat(lambda: self.process.reads.bodies(self.owned.session, missing))
+            self._bodies |= self.process.repeat(lambda: self.process.reads.bodies(self.owned.session, missing))
         return {name: self._bodies[name] for name in deliveries if name in self._bodies}
 
     def notes(self, names: Sequence[RequestId]) -> dict[RequestId, Note]:
@@ -314,7 +314,7 @@ class Hands:
 
     def let_go(self) -> None:
         """Remember the history for the next time."""
-        history = self._history or self._kept
+        history = self._history if self._history is not None else self._kept
         if history is not None and not self.owned.lost:
             self.process.histories.put(history)
 

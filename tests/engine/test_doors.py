@@ -11,8 +11,8 @@ from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import AddressTaken, DeliveryKeyReused, SessionNotActive
 from orchestrator.journal import Arrived
-from tests.engine.test_crash_table import WAYS
 from tests.engine.test_controls import traces
+from tests.engine.test_crash_table import WAYS
 from tests.engine.test_steering import ANN, echo
 from tests.worlds import Fault, How, World, answered, said
 

@@ -307,6 +307,7 @@ def test_a_cancel_behind_a_message_that_waits_to_join_leaves_the_message_its_own
     world.say(session, "And then bark", who=ANN)
     wait_for_steer(world, session)
     world.cancel(session)
+    wait_for(lambda: "turn.cancelled" in world.types(session))
     go.set()
     thread.join(5)
     ends = [kind for kind in world.types(session) if kind in ("turn.cancelled", "turn.completed")]

@@ -86,7 +86,7 @@ def test_the_example_of_channels_runs(url: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("ORCHESTRATOR_URL", url)
     _, block = blocks(README, "python")
     names: dict[str, Any] = {}
-    exec(compile(block, "README.md", "exec"), names)
+    exec(compile(block, "README.md", "exec"), names)  # noqa: S102  # our own page
     session = names["support"].resolve("ticket-17")
     engine = Engine(module.app, Settings(url=url))
     for _ in range(20):

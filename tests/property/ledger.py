@@ -52,12 +52,12 @@ FAILURES = {"MODEL_CALL_FAILED", "TOOL_FATAL", "STEP_CRASHED"}
 LIVES = ("live", "ending", "ended")
 REPEATABLE = ("clear", "compact")
 LEASES = {"token", "lease", "left", "rung", "rings", "faults"}
-OUTBOX = {"out_at", "out_by", "out_until", "out_base", "out_tries", "out_left"}
+OUTBOX = {"out_at", "out_by", "out_until", "out_base", "out_tries", "out_turn"}
 MAY_CHANGE = {
     **dict.fromkeys(("release", "renew", "disown", "due"), LEASES),
     **dict.fromkeys(("take_out", "settle_out"), OUTBOX),
     "prune": {"pruned"},
-    "list_address": set[str](),
+    "list_address": {"adr_n"},
 }
 """What else is in the hash is none of their business."""
 
@@ -145,6 +145,7 @@ class Ledger:
         self._order = Order(self.must)
         self._line = line_of(self.client)
         self._text: bytes | None = None
+        self._read: tuple[bytes | None, Snapshot] = (None, EMPTY)
         self._inbox: dict[str, int] = {}
         self._box: set[str] = set()
         self._records: set[str] = set()
@@ -373,7 +374,9 @@ class Ledger:
                 self._order.happened(fact, book.snapshot)
             book.snapshot = advance(book.snapshot, fact)
         book.facts += facts
-        if book.gen != (gen := int(self.fields["gen"])):
+        anew = any(isinstance(fact, ContextCleared | Compacted) for fact in read)
+        self.must(anew == (book.gen != (gen := int(self.fields["gen"]))), f"generation {book.gen} became {gen}")
+        if anew:
             self._generation(gen, rows, read)
 
     def _fact(self, fact: Fact, events: int, before: Fields) -> None:
@@ -437,14 +440,13 @@ class Ledger:
         """The history was made anew: what was kept of it is its end, as it was."""
         book, old = self.book, self.book.rows
         self.must(gen == book.gen + 1, f"generation {gen} after {book.gen}")
-        kinds = {type(fact) for fact in facts} & {ContextCleared, Compacted}
-        self.must(kinds, "a new generation without a reason")
+        cleared = any(isinstance(fact, ContextCleared) for fact in facts)
         self.must(not self.client.exists(self.keys.hist(book.gen)), "the old generation is there")
         before = {row_id(row): row for row in old}
         kept = [row for row in rows if row_id(row) in before]
         self.must(kept == old[len(old) - len(kept) :], "not the end of the history was kept")
-        self.must(not kept or ContextCleared not in kinds, "the history was cleared, and it is there")
-        self.must(not rows or ContextCleared in kinds or len(rows) <= len(old) + 1, "it was made longer")
+        self.must(not kept or not cleared, "the history was cleared, and it is there")
+        self.must(cleared or len(rows) <= len(old) + 1, "it was made longer")
         self.must(not (wrong := unpaired(rows)), f"generation {gen}: {wrong}")
         book.gen, book.rows = gen, list(rows)
 
@@ -471,7 +473,7 @@ class Ledger:
     def _always(self) -> None:
         fields, book = self.fields, self.book
         base = int(fields["fact_base"])
-        snapshot = codec.unpack_snapshot(self._text) if self._text else EMPTY
+        snapshot = self._snapshot()
         self.must(int(fields["seq"]) == len(book.facts), f"seq {fields['seq']}, facts {len(book.facts)}")
         self.must(int(fields["events"]) == len(book.events), f"events {fields['events']}, stream {len(book.events)}")
         self.must(int(fields["rows"]) == len(book.rows), f"rows {fields['rows']}, history {len(book.rows)}")
@@ -497,6 +499,12 @@ class Ledger:
         if fields["status"] == "ended":
             self.must(not fields["token"] and not waiting, "it is over, and not")
         self._due(snapshot)
+
+    def _snapshot(self) -> Snapshot:
+        """What is stored; read again only where it has changed."""
+        if self._text != self._read[0]:
+            self._read = self._text, codec.unpack_snapshot(self._text) if self._text else EMPTY
+        return self._read[1]
 
     def _due(self, snapshot: Snapshot) -> None:
         """Whoever has something to do, now or later, is looked at in time."""

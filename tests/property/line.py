@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import redis
+from hiredis import pack_command
 
 Words = tuple[object, ...]
 
@@ -18,12 +19,12 @@ class Line:
 
     def say(self, command: Words) -> Any:
         """Send a command and wait for its answer."""
-        self._connection.send_command(*command)
+        self._connection.send_packed_command([pack_command(cast(Any, command))])
         return self._connection.read_response()
 
     def ask(self, *commands: Words) -> list[Any]:
         """Send commands together and wait for their answers."""
-        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        self._connection.send_packed_command([pack_command(cast(Any, command)) for command in commands])
         return [self._connection.read_response() for _ in commands]
 
 

@@ -57,6 +57,8 @@ class Order:
         self._must = must
         self._waiting: dict[str, Waiting] = {}
         self._joining: list[str] = []
+        self._stops: list[int] = []
+        """The places of cancels that are kept for the message before them: no turn reaches across."""
 
     def accepted(self, name: str, n: int, envelope: Envelope) -> None:
         """Something came in."""
@@ -78,7 +80,10 @@ class Order:
                 self._must(one is not None and not self._may_steer(fact.delivery, before), f"{one} waits: {fact}")
             case DeliveryDropped():
                 self._dropped(fact, before)
-            case CancelAccepted() | ControlKept() | ContextCleared() | CompactionDue() | SessionEnding() | TailLost():
+            case ControlKept():
+                self._stops += [fact.n] if fact.control == "cancel" else []
+                self._leave(fact.delivery)
+            case CancelAccepted() | ContextCleared() | CompactionDue() | SessionEnding() | TailLost():
                 self._leave(*([fact.delivery] if fact.delivery else []))
             case TurnSettled():
                 self._joining = []
@@ -102,12 +107,16 @@ class Order:
         self._must(people == {person(fact.principal)}, f"{fact} is of {people}")
         self._must(count == 1 or () not in people, f"messages of nobody share a turn: {fact}")
         self._leave(*fact.deliveries)
+        self._must(not taken or not self._stop_between(taken[0][1].n, fact.n), f"{fact} reaches across a cancel")
         behind = any(one.is_message and {one.person} == people for one in self._waiting.values())
         self._must(behind or not fact.followed, f"followed by nobody: {fact}")
         if taken and order[count:]:
             name, after = order[count]
-            known = after.n <= before.judged and after.is_message
+            known = after.n <= before.judged and after.is_message and not self._stop_between(fact.n, after.n)
             self._must(not known or {after.person} != people or not after.person, f"{name} should share {fact}")
+
+    def _stop_between(self, first: int, last: int) -> bool:
+        return any(first < n < last for n in self._stops)
 
     def _may_steer(self, name: str, before: Snapshot) -> bool:
         """Whether a message joins the open turn: its person's, who wants that and has nothing else waiting before it."""

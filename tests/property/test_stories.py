@@ -22,7 +22,7 @@ RUNS = int(os.environ.get("ORCHESTRATOR_PROPERTY_RUNS", "120"))
 SEED = os.environ.get("ORCHESTRATOR_PROPERTY_SEED", "")
 MOVES = os.environ.get("ORCHESTRATOR_PROPERTY_MOVES", "")
 CHUNK = 60
-TRIES = 40
+TRIES = int(os.environ.get("ORCHESTRATOR_PROPERTY_TRIES", "40"))
 
 
 def shorter(client: redis.Redis, seed: int, moves: int) -> tuple[int, str]:

@@ -152,9 +152,7 @@ class Worker:
         process.pump = QuietPump(self.journal)
         process.pulse.start = lambda: None
         process._news = world  # anything but None: the world tells the news itself
-        process.post = self.post
         self.fibers: list[Fiber] = []
-        self._posting: set[SessionId] = set()
 
     def begin(self, session: SessionId) -> None:
         """Carry a session on, as after a wake, and post what it has left."""
@@ -166,19 +164,6 @@ class Worker:
                 post_outbox(self.process, session)
 
         self.fibers.append(Fiber(work))
-
-    def post(self, session: SessionId) -> None:
-        """Post what a session has left while its turn goes on."""
-
-        def work() -> None:
-            try:
-                post_outbox(self.process, session)
-            finally:
-                self._posting.discard(session)
-
-        if self.world.app.channels and session not in self._posting:
-            self._posting.add(session)
-            self.fibers.append(Fiber(work))
 
     def live(self) -> list[Fiber]:
         """Those that are not done."""

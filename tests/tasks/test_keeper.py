@@ -78,8 +78,7 @@ def keep(journal: Journal, clock: Time) -> MakeKeeper:
 def say(journal: Journal, clock: Time) -> SessionId:
     """A session with one message."""
     engine = Engine(app, Settings(), journal=journal)
-    session = engine.create(Body((Part("text", "hello"),)), session=ids.new_session(clock.redis_ms)).session
-    return session
+    return engine.create(Body((Part("text", "hello"),)), session=ids.new_session(clock.redis_ms)).session
 
 
 def own(journal: Journal, clock: Time, session: SessionId, token: str = "WORKER01abc.X") -> object:
