@@ -13,9 +13,20 @@ import orchestrator.ids as ids
 from orchestrator.clock import iso
 from orchestrator.core import codec, holds
 from orchestrator.core import event as events
-from orchestrator.core.advance import Scene, advance, attempt_key, follow, has_work, judge, next_timer, understands
+from orchestrator.core.advance import (
+    Scene,
+    advance,
+    attempt_key,
+    follow,
+    has_work,
+    judge,
+    next_effect,
+    next_timer,
+    understands,
+)
 from orchestrator.core.context import counted as counted_context
 from orchestrator.core.delivery import Body, Head
+from orchestrator.core.effect import Hold
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.event import NO_BODIES, Bodies, Event, Outcome
 from orchestrator.core.fact import (
@@ -182,6 +193,7 @@ class Draft:
             new_gen=self.new_gen,
             requests=tuple((name, pack_note(note)) for name, note in self.notes.items()),
             links=tuple(self.links.items()),
+            hold="input" if isinstance(next_effect(snapshot, ground.scene.at), Hold) else "",
             out=ground.posts(self.lines),
             records=tuple((call, events.pack_outcome(outcome)) for call, outcome in self.records.items()),
             folded=tuple(self.folded),

@@ -502,6 +502,7 @@ def seen(view: View) -> Seen:
         work=fields["work"] == "1",
         head_above_judged=view.head_above_judged,
         next_timer=view.number("next_timer"),
+        hold=fields.get("hold", ""),
         reads=view.number("reads"),
         newest_reads=READS,
     )

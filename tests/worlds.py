@@ -30,6 +30,7 @@ from orchestrator.core import codec
 from orchestrator.core.advance import advance
 from orchestrator.core.delivery import Body, Control, Delivery, Part
 from orchestrator.core.fact import (
+    AnswersTaken,
     CancelAccepted,
     CompactionDue,
     ContextCleared,
@@ -312,7 +313,11 @@ def logged_tool(world: "World", owner: str, tool: Tool) -> Tool:
             key = ctx.idempotency_key
             turn, step = world.snapshot(ctx.session.id).turn, int(ctx.call_id.split("_")[2])
             settled = {call.id for call in turn.calls if call.state == "settled"} if turn is not None else set()
-            again = ctx.call_id in settled or _is_past(world, ctx.session.id, ctx.session.turn, step)
+            # A call that had to wait for a person runs in a later step than the one that asked for it.
+            waits = turn is not None and any(call.id == ctx.call_id for call in turn.calls)
+            again = ctx.call_id in settled or (
+                not waits and _is_past(world, ctx.session.id, ctx.session.turn, step)
+            )
         entry = Effect("tool", key, tool.name, repr(dict(arguments)), owner, ctx.attempt if ctx else 0, again)
         world.effects.append(entry)
 
@@ -374,20 +379,22 @@ def _simple(row: Event) -> tuple[Any, ...]:
 # The order of a stream (the wire contract has it as a grammar) -----------------------------------------------------------
 
 _STEP = (
-    r"step\.started (?:(?:message\.appended|reasoning\.appended) )*(?:reasoning\.completed )?(?:message\.completed )?"
+    r"step\.started (?:action\.(?:partial|result) )*(?:(?:message\.appended|reasoning\.appended) )*(?:reasoning\.completed )?(?:message\.completed )?"
     r"(?:actions\.requested )?(?:action\.(?:partial|result) )*"
 )
 _WHOLE = rf"(?:{_STEP}step\.completed )"
 _SHORTER = r"(?:compaction\.requested (?:compaction\.completed )?)"
 _BEFORE = rf"(?:message\.received )*(?:{_SHORTER}(?:message\.received )*)?"
-_OPEN = rf"turn\.started message\.received (?:{_BEFORE}{_WHOLE})*{_BEFORE}"
+_ASKED = r"(?:input\.requested turn\.waiting (?:(?:message\.received |approval\.(?:settled|candidate) )*(?:turn\.waiting )?)*)"
+_HELD = rf"(?:{_ASKED}input\.resolved (?:action\.result )*)"
+_OPEN = rf"turn\.started message\.received (?:{_BEFORE}{_WHOLE}{_HELD}?)*{_BEFORE}"
 _TURN = (
     rf"{_OPEN}(?:turn\.completed |(?:{_STEP})?turn\.cancelled |{_STEP}(?:step\.completed )?step\.failed turn\.failed )"
     r"session\.waiting "
 )
 _CONTROL = rf"(?:context\.cleared session\.waiting |{_SHORTER}?session\.waiting )"
 _SESSION = re.compile(
-    rf"(?:session\.started (?:{_TURN}|{_CONTROL})*(?:{_OPEN}(?:{_STEP})?|compaction\.requested )?)?(?:session\.completed )?"
+    rf"(?:session\.started (?:{_TURN}|{_CONTROL})*(?:{_OPEN}(?:{_STEP}|{_ASKED})?|compaction\.requested )?)?(?:session\.completed )?"
 )
 OURS = (
     *("step.superseded", "stream.lost", "session.rewound"),
@@ -740,7 +747,7 @@ class World:
                     case MessagesJoined():
                         consumed.update(fact.deliveries)
                         turns.update(fact.deliveries)
-                    case DeliveryDropped() | CancelAccepted() | ControlKept():
+                    case DeliveryDropped() | CancelAccepted() | ControlKept() | AnswersTaken():
                         consumed[fact.delivery] += 1
                     case TailLost() | ContextCleared() | CompactionDue() | SessionEnding() if fact.delivery:
                         consumed[fact.delivery] += 1
@@ -814,6 +821,7 @@ class World:
 
     def _check_delivery_ids(self, session: SessionId, good: Sequence[Event]) -> None:
         """Every event of a turn names the messages that had joined it by then, the closing boundary too."""
+        answers: list[str] = []
         first: dict[str, list[str]] = {}
         later: dict[str, list[tuple[str, ...]]] = {}
         for fact in self.reads.facts(session):
@@ -821,6 +829,8 @@ class World:
                 first[fact.turn] = list(fact.deliveries)
             elif isinstance(fact, MessagesJoined):
                 later.setdefault(fact.turn, []).append(fact.deliveries)
+            elif isinstance(fact, AnswersTaken) and fact.words:
+                answers.append(fact.delivery)
         turn, told, received, open_ = "", list[str](), 0, False
         for event in good:
             kind, named = event["type"], event["meta"].get("deliveryIds")
@@ -833,12 +843,13 @@ class World:
             if not open_:
                 assert named is None, f"{kind} between two turns: {event['meta']}"
                 continue
-            if kind == "message.received":
+            if kind == "message.received" and not (named and named[-1] in answers):
                 received -= 1
                 if received < 0:
                     more = later[turn].pop(0)
                     told, received = [*told, *more], len(more) - 1
-            assert named == told, f"{kind} of {turn}: {event['meta']}, {told} had joined"
+            joined = [name for name in named or () if name not in answers]
+            assert joined == told, f"{kind} of {turn}: {event['meta']}, {told} had joined"
             open_ = kind != "session.waiting"
 
     def _check_rest(self, session: SessionId, fields: Mapping[str, str], snapshot: Snapshot) -> None:

@@ -213,7 +213,7 @@ def resolved(snapshot: Snapshot, _fact: InputResolved) -> Snapshot:
         if call.id in ended and ended[call.id].state == "approved" and call.asks == "approval"
     )
     calls = tuple(
-        replace(call, gate="approved") if call.id in ended and ended[call.id].state == "approved" else call
+        replace(call, gate="approved", state="asked") if call.id in ended and ended[call.id].state == "approved" else call
         for call in turn.calls
     )
     limits = [request for request in untold(turn) if request.kind == "session-limit"]

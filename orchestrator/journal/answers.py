@@ -193,7 +193,8 @@ class Writes:
     """One commit: what is added, and what the hash shall say afterwards.
 
     `new_gen`: the rows are the first of this generation of the history, and the one before is let go. `out` are entries for the outbox;
-    none begins with a zero byte. `requests` are notes by request id, `links` the requests that can be answered by a link, by its token.
+    none begins with a zero byte. `requests` are notes by request id, `links` the requests that can be answered by a link, by its token;
+    `hold` is what an open turn is parked on: input, or nothing.
     """
 
     id: str
@@ -223,3 +224,4 @@ class Writes:
     out: tuple[bytes, ...] = ()
     requests: tuple[tuple[str, bytes], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
+    hold: str = ""

@@ -142,6 +142,7 @@ class Ownership(Calling):
                 "n_out": len(writes.out),
                 "n_requests": 2 * len(writes.requests),
                 "n_links": 2 * len(writes.links),
+                "hold": writes.hold,
                 "new_gen": "" if writes.new_gen is None else writes.new_gen,
                 "retention_ms": self.retention_ms,
                 "base": at.base,

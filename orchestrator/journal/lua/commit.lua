@@ -3,7 +3,7 @@
 -- FLAGS allow-oom
 -- PARTS clock ring heads rest shard
 -- KEYS own snapshot inbox box due index fact evt hist rec state tidy tail out adrs req
--- ARGV now session token commit seq events gen rows fact_base judged floor used turn work next_timer reads attempt_key progress conditional mode lease_ms grace_ms tidy_ms most text last_row n_facts n_events n_rows n_records n_folded n_consumed n_state n_out n_requests n_links new_gen retention_ms base template wakes queue broker_db journal_db what
+-- ARGV now session token commit seq events gen rows fact_base judged floor used turn work next_timer reads attempt_key progress conditional mode lease_ms grace_ms tidy_ms most text last_row n_facts n_events n_rows n_records n_folded n_consumed n_state n_out n_requests n_links hold new_gen retention_ms base template wakes queue broker_db journal_db what
 -- floor: what lies above it in the inbox wants to be looked at: `judged`, or 0 where what was judged may be used now.
 -- work = 1, 0, or `inbox`: whether something lies above the floor.
 -- new_gen: the rows are the first of that generation of the history, and the one before is let go; '' for none.
@@ -13,7 +13,7 @@
 -- conditional = 1: refuse the whole if a cancel is above `judged`. The lists follow in the order of their counts; records and state are pairs.
 -- Returns {'done', now, n, ring, kept, heads, out} | {'landed', now, n, ring, kept, heads, out} | {'behind', seq, events} | {'superseded'} | {'news', heads} | {'gone'}
 local ms = clock(now)
-local h = redis.call('HMGET', own, 'last_commit', 'token', 'seq', 'events', 'gen', 'rows', 'cancel_n', 'n', 'deployment', 'fact_base', 'waiting', 'reads', 'status', 'deadline', 'out_at', 'end', 'out_until')
+local h = redis.call('HMGET', own, 'last_commit', 'token', 'seq', 'events', 'gen', 'rows', 'cancel_n', 'n', 'deployment', 'fact_base', 'waiting', 'reads', 'status', 'deadline', 'out_at', 'end', 'out_until', 'hold')
 if not h[2] then return {'gone'} end
 local unjudged = redis.call('ZRANGEBYSCORE', inbox, '(' .. judged, '+inf', 'LIMIT', 0, 1)[1]
 local function unread() return unjudged and heads(inbox, box, floor, tonumber(most), h[13] == 'ending' and h[16] or nil) or {} end
@@ -78,6 +78,7 @@ local function also(name, value) fields[#fields + 1] = name fields[#fields + 1] 
 local life, timer, deadline, told = h[13], tonumber(next_timer), tonumber(h[14]), n_out ~= '0'
 if new_gen ~= '' then also('gen', gen) end
 if last_row ~= '' then also('last_row', last_row) end
+if hold ~= (h[18] or '') then also('hold', hold) end
 if used ~= '0' then also('waiting', tonumber(h[11]) - tonumber(used)) end
 if progress == '1' then also('attempt', 0) also('faults', 0) end
 if tidy_ms ~= '0' then redis.call('ZADD', tidy, 'NX', whole(ms + tidy_ms), session) end
