@@ -25,7 +25,7 @@ from orchestrator.core.advance import (
     understands,
 )
 from orchestrator.core.context import counted as counted_context
-from orchestrator.core.delivery import Body, Head
+from orchestrator.core.delivery import Answered, Body, Head
 from orchestrator.core.effect import Hold
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.event import NO_BODIES, Bodies, Event, Outcome
@@ -139,6 +139,7 @@ class Draft:
     notes: dict[RequestId, Note] = field(default_factory=dict)
     links: dict[str, RequestId] = field(default_factory=dict)
     kinds: dict[DeliveryId, str] = field(default_factory=dict)
+    late: dict[DeliveryId, tuple[Answered, ...]] = field(default_factory=dict)
     used: int = 0
     ended: bool = False
     ended_turn: bool = False
@@ -308,6 +309,7 @@ class Draft:
         """What people said becomes a row. Returns it, for the stream."""
         loaded = self.ground.load(fact.deliveries)
         texts = {name: tuple(part.text for part in body.parts) for name, body in loaded.items()}
+        texts |= {name: self._late_words(name, texts.get(name, ())) for name in fact.deliveries if name in self.late}
         bodies = Bodies(messages={name: texts.get(name, ("",)) for name in fact.deliveries})
         messages = [Message(bodies.messages[name]) for name in fact.deliveries]
         if not self.rows_before and not self.rows and (pinned := self.ground.pinned()):
@@ -318,6 +320,17 @@ class Draft:
         return bodies
 
     # Requests ---------------------------------------------------------------------------------------------------------
+
+    def _late_words(self, name: DeliveryId, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """An answer that came when its turn was over, as a message: its text, or the label of its option. Once for each request."""
+        said = list(texts)
+        for answer in self.late[name]:
+            note = self._noted(answer.request)
+            self._note(answer.request, {"late": name})
+            labels = {option["id"]: option["label"] for option in note.get("options", ())}
+            if answer.option:
+                said.append(str(labels.get(answer.option, answer.option)))
+        return tuple(said) or ("",)
 
     def _noted(self, name: RequestId) -> Note:
         if name not in self.notes:
@@ -405,6 +418,7 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
     ends = end is not None or bool(ground.snapshot.ending)
     waiting = sorted((head for head in heads if ends or understands(head)), key=lambda head: head.n)
     made.kinds = {head.id: head.envelope.kind for head in waiting}
+    made.late = _late(ground, waiting)
     # First of all: nothing else may take the places of events that the store has lost and somebody has seen.
     for one in given:
         if isinstance(one.fact, TailLost):
@@ -444,6 +458,28 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
     return made
 
 
+def _late(ground: Ground, heads: Sequence[Head]) -> dict[DeliveryId, tuple[Answered, ...]]:
+    """Answers that say something else than what their request ended with, when its turn was over. Each request has one at most."""
+    found: dict[DeliveryId, tuple[Answered, ...]] = {}
+    taken: set[RequestId] = set()
+    turn = ground.snapshot.turn
+    here = {request.id for request in turn.requests} if turn is not None else set()
+    for head in heads:
+        past = [one for one in head.envelope.answers if one.request not in here and one.request not in taken]
+        notes = ground.notes([one.request for one in past]) if past else {}
+        late = tuple(one for one in past if one.request in notes and _comes_late(notes[one.request], head, one))
+        if late:
+            found[head.id] = late
+            taken.update(one.request for one in late)
+    return found
+
+
+def _comes_late(note: Note, head: Head, answer: Answered) -> bool:
+    same = answer.option == note.get("option", "") and not (answer.text and note.get("text") is None)
+    again = note.get("late") not in (None, head.id)
+    return note.get("kind") != "session-limit" and note.get("state") != "open" and not same and not again
+
+
 def _scene(made: Draft) -> Scene:
     ground = made.ground
     return replace(
@@ -452,6 +488,7 @@ def _scene(made: Draft) -> Scene:
         events=ground.position.events + len(made.lines),
         tokens=made.snapshot.context + made.fresh // BYTES_PER_TOKEN,
         waits=not made.messages.issubset(made.consumed),
+        late=frozenset(made.late),
         # A report of a loss is taken out of turn and never judged; a session that ends has judged all that has come in.
         expired=ground.scene.expired and not any(isinstance(fact, TailLost) for fact in made.facts),
     )

@@ -1,15 +1,18 @@
 """Calls that a person must approve: asked once, answered once, run at most once, whatever breaks."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from orchestrator.approval import always
+from orchestrator.approval import Approval, Deny, GatedCall, Responder, always, once
 from orchestrator.core.names import RequestId, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.engine import Response
+from orchestrator.errors import LinkUnknown, LinkUsed
 from orchestrator.models.scripted import Conversation, Reply, answers, asks
 from orchestrator.tool import ToolContext, ask_question, tool
+from tests.engine.test_controls import traces
 from tests.engine.test_crash_table import WAYS
 from tests.engine.test_steering import ANN, BEN
 from tests.worlds import Fault, How, World, answered, results, said
@@ -210,3 +213,240 @@ def test_a_question_is_answered_by_any_text(world: World) -> None:
     assert row == results(("ask_question", {"status": "answered", "answer": "Green, please"}))
     assert world.history(session)[0] == said("Paint it")
     world.check(session)
+
+
+# Who may answer, and when -------------------------------------------------------------------------------------------------
+
+
+def batch(world: World, **approval: Any) -> SessionId:
+    """A session that waits for two approvals of one answer."""
+
+    @tool(approval=always(prompt="Pay {cents}?", **approval))
+    def pay(ctx: ToolContext, cents: int) -> str:
+        """Pay."""
+        return f"{cents} paid"
+
+    def script(talk: Conversation) -> Reply:
+        if talk.turn == "turn_0" and talk.step == 0:
+            return asks("pay", cents=1) & asks("pay", cents=2)
+        return answers(f"After {talk.message}.")
+
+    world.app(script, [pay])
+    session = world.create("Pay", who=ANN)
+    assert world.run(session)[-1] in ("parked", "idle")
+    return session
+
+
+def reply(world: World, session: SessionId, request: RequestId, option: str, who: Principal | None = ANN) -> None:
+    world._insist(lambda: world.worker.answer(session, [Response(request, option)], principal=who))
+    world.run(session)
+
+
+def test_no_call_of_a_batch_runs_before_all_are_answered(world: World) -> None:
+    session = batch(world)
+    one, two = asked(world, session)
+    reply(world, session, one, "approve")
+    assert not world.starts("pay")
+    assert types(world, session)[-2:] == ["approval.settled", "turn.waiting"]
+    assert world.worker.view(session).status == "waiting_for_input"
+    world.check(session)
+    reply(world, session, two, "cancel")
+    assert [effect.arguments for effect in world.starts("pay")] == ["{'cents': 1}"]
+    resolved = [data["resolutions"] for kind, data in world.shown(session) if kind == "input.resolved"]
+    assert [[one["outcome"] for one in batch] for batch in resolved] == [["approved", "denied"]]
+    assert [effect.what for effect in world.effects].count("pay") == 1
+    world.check(session)
+
+
+def test_answers_survive_a_restart_of_everything_between_them(world: World) -> None:
+    session = batch(world)
+    one, two = asked(world, session)
+    reply(world, session, one, "approve")
+    world.kill(world.worker)
+    reply(world, session, two, "approve")
+    assert len(world.starts("pay")) == 2
+    assert types(world, session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+def test_a_second_answer_changes_nothing_and_is_called_stale(world: World) -> None:
+    session = batch(world)
+    one, two = asked(world, session)
+    reply(world, session, one, "approve")
+    reply(world, session, one, "approve")
+    before = types(world, session)
+    reply(world, session, one, "cancel")
+    assert types(world, session)[len(before) :] == ["approval.candidate", "turn.waiting"]
+    reply(world, session, two, "approve")
+    assert len(world.starts("pay")) == 2
+    world.check(session)
+
+
+def test_another_answer_when_the_turn_is_over_is_a_message_once_and_authorises_nothing(world: World) -> None:
+    session = waiting(world)
+    answer(world, session, "cancel")
+    world.run(session)
+    for _ in range(3):
+        answer(world, session, "approve")
+        world.run(session)
+    heard = [data["message"] for kind, data in world.shown(session) if kind == "message.received"]
+    assert heard == ["Pay me", "Approve"]
+    assert not world.starts("refund")
+    world.check(session)
+
+
+def test_the_same_answer_when_the_turn_is_over_is_nothing(world: World) -> None:
+    session = waiting(world)
+    answer(world, session, "approve")
+    world.run(session)
+    before = types(world, session)
+    answer(world, session, "approve")
+    world.run(session)
+    assert types(world, session) == before
+    assert len(world.starts("refund")) == 1
+    world.check(session)
+
+
+def test_what_was_said_before_the_request_neither_answers_nor_withdraws_it(world: World) -> None:
+    world.app(pays, [refund, look])
+    session = world.create("Pay me", who=ANN)
+
+    def before(place: int, verb: str) -> None:
+        if verb == "commit" and world.starts("look") and not world.accepted.get(session, [])[1:]:
+            world.say(session, "approve", who=ANN, policy="queue")
+
+    world.traffic.before = before
+    world.run(session)
+    assert types(world, session)[-2:] == ["input.requested", "turn.waiting"]
+    assert not world.starts("refund")
+    answer(world, session, "approve")
+    world.run(session)
+    assert len(world.starts("refund")) == 1
+    heard = [data["message"] for kind, data in world.shown(session) if kind == "message.received"]
+    assert heard == ["Pay me", "approve"]
+    world.check(session)
+
+
+def test_others_wait_until_the_turn_is_over(world: World) -> None:
+    session = waiting(world)
+    world.say(session, "approve", who=BEN)
+    world.say(session, "hello", who=BEN)
+    world.run(session)
+    assert types(world, session) == OPENING
+    answer(world, session, "approve")
+    world.run(session)
+    assert types(world, session).count("turn.started") == 2
+    world.check(session)
+
+
+def test_a_request_that_nobody_answers_in_time_is_refused(world: World) -> None:
+    session = batch(world, expires=timedelta(hours=1))
+    assert world.run(session)[-1] == "idle"
+    world.skip(3_600_001)
+    world.run(session)
+    world.run(session)
+    assert not world.starts("pay")
+    assert types(world, session)[-2:] == ["turn.completed", "session.waiting"]
+    notes = world.worker.requests(session)
+    assert [note["state"] for note in notes] == ["expired", "expired"]
+    assert "in time" in str(world.history(session)[2])
+    world.check(session)
+
+
+@pytest.mark.parametrize("said", ["allows", "refuses", "raises"])
+def test_a_response_policy_says_who_may_answer(world: World, said: str) -> None:
+    asked_about: list[tuple[str, str]] = []
+
+    async def may(given: Responder) -> bool:
+        asked_about.append((given.responder.id if given.responder else "", given.decision))
+        if said == "raises":
+            raise RuntimeError("no directory")
+        return said == "allows"
+
+    session = batch(world, response=may)
+    one, _ = asked(world, session)
+    reply(world, session, one, "approve", who=BEN)
+    assert asked_about == [("ben", "approve")]
+    told = [(kind, data.get("outcome")) for kind, data in world.shown(session) if kind.startswith("approval.")]
+    ends = {"allows": ("approval.settled", "approved"), "refuses": ("approval.candidate", "rejected")}
+    assert told == [("approval.candidate", "pending"), ends.get(said, ("approval.candidate", "failed"))]
+    assert types(world, session)[-1] == "turn.waiting"
+    assert not world.starts("pay")
+    world.check(session)
+
+
+@pytest.mark.parametrize(("says", "runs", "waits"), [("run", 1, 0), ("ask", 0, 1), ("deny", 0, 0), ("raises", 0, 1)])
+def test_a_policy_function_decides_about_each_call(world: World, says: str, runs: int, waits: int) -> None:
+    def policy(call: GatedCall) -> Any:
+        assert call.input == {"cents": 7}
+        assert call.requester == ANN
+        if says == "raises":
+            raise RuntimeError("no rules")
+        return Deny("Not on Sundays.") if says == "deny" else says
+
+    @tool(approval=Approval(policy))
+    def pay(ctx: ToolContext, cents: int) -> str:
+        """Pay."""
+        return "paid"
+
+    world.app(lambda talk: asks("pay", cents=7) if talk.step == 0 else answers("Well."), [pay])
+    session = world.create("Pay", who=ANN)
+    world.run(session)
+    assert len(world.starts("pay")) == runs
+    assert len(asked(world, session)) == waits
+    if says == "deny":
+        assert "Not on Sundays." in str(world.history(session)[2])
+    world.check(session)
+
+
+def test_once_asks_once_in_a_session(world: World) -> None:
+    @tool(approval=once())
+    def pay(ctx: ToolContext, cents: int) -> str:
+        """Pay."""
+        return "paid"
+
+    world.app(lambda talk: asks("pay", cents=7) if talk.step == 0 else answers("Well."), [pay])
+    session = world.create("Pay", who=ANN)
+    world.run(session)
+    answer(world, session, "approve")
+    world.run(session)
+    world.say(session, "Again", who=BEN)
+    world.run(session)
+    assert len(asked(world, session)) == 1
+    assert len(world.starts("pay")) == 2
+    world.check(session)
+
+
+def test_a_link_answers_once(world: World) -> None:
+    session = waiting(world)
+    [note] = world.worker.requests(session)
+    world._insist(lambda: world.worker.answer_link(note["link"], "approve"))
+    world._insist(lambda: world.worker.answer_link(note["link"], "approve"))
+    with pytest.raises(LinkUsed):
+        world.worker.answer_link(note["link"], "cancel")
+    with pytest.raises(LinkUnknown):
+        world.worker.answer_link(note["link"][:-3] + "abc", "approve")
+    world.run(session)
+    assert len(world.starts("refund")) == 1
+    world.check(session)
+
+
+def test_each_decision_is_kept_with_who_when_and_what_was_seen(world: World) -> None:
+    session = waiting(world)
+    answer(world, session, "cancel", text="Too much.")
+    world.run(session)
+    [note] = world.worker.requests(session)
+    assert note["state"] == "denied"
+    assert note["by"]["id"] == "ann"
+    assert note["text"] == "Too much."
+    assert note["prompt"] == "Refund 500 cents?"
+    assert note["action"]["input"] == {"cents": 500}
+    assert note["digest"]
+    assert note["asked_ms"] <= note["ended_ms"]
+
+
+def test_an_erased_session_leaves_no_link(world: World) -> None:
+    session = waiting(world)
+    world.worker.erase(session)
+    assert traces(world, session) == []
+    assert not [key for key in world.client.scan_iter("*link:*")]
