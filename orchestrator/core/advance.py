@@ -280,7 +280,7 @@ def _follow_in_turn(snapshot: Snapshot, turn: Turn, scene: Scene) -> Fact | None
             # A call that was approved, began and was cut: people are asked again.
             return StepSettled(turn.id, turn.step, steps.TOOL_CALLS, scene.at)
         return CallsSettled(turn.id, turn.step, scene.at)
-    if turn.phase == "model" and turn.joining and scene.call != "speaking":
+    if turn.joining and scene.call != "speaking":
         return StepCut(turn.id, turn.step, 1 if scene.call else 0, scene.at)
     return None
 

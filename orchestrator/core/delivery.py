@@ -24,6 +24,15 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Response:
+    """An answer to one request as it is given: the option that was chosen, a text, or both."""
+
+    request: RequestId
+    option: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Envelope:
     """What is stored as a delivery's head. `guard`: the turn a cancel is meant for, the index a reader had seen, or why a reset was
     asked for. `size`: the bytes of its body. `words`: a message of few words, as options are compared with. `answers`: to requests."""

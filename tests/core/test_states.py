@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core import holds
 from orchestrator.core.advance import Scene, advance, follow, has_work, judge, next_effect
 from orchestrator.core.delivery import DeliveryKind, Envelope, Head
-from orchestrator.core.effect import CallModel, Compact, RunTools, Wait
+from orchestrator.core.effect import CallModel, Compact, Hold, RunTools, Wait
 from orchestrator.core.fact import (
+    AnswersTaken,
+    CallsSettled,
     CallStarted,
     CancelAccepted,
     CompactionBegun,
@@ -24,20 +27,24 @@ from orchestrator.core.fact import (
     DeliveryDropped,
     DeliveryWaits,
     Fact,
+    InputRequested,
+    InputResolved,
     MessagesJoined,
     MessageSteers,
     ModelAnswered,
     ModelTryFailed,
+    RequestsWithdrawn,
     SessionEnded,
     SessionEnding,
     StepCut,
+    StepSettled,
     StepStarted,
     ToolReturned,
     TurnSettled,
     TurnStarted,
 )
-from orchestrator.core.names import DeliveryId, Millis, TurnId, call_id
-from orchestrator.core.snapshot import EMPTY, Call, Phase, Principal, Snapshot, Usage
+from orchestrator.core.names import CallId, DeliveryId, Millis, TurnId, call_id, request_id
+from orchestrator.core.snapshot import EMPTY, Call, Gate, Phase, Principal, Request, RequestKind, Snapshot, Usage
 
 PAGE = Path(__file__).parents[2] / "docs" / "states.md"
 STATES, HOLDS, WORDS = "## The table", "## What a hold is waiting for", "## How to read a cell"
@@ -121,6 +128,26 @@ def shorter_in_turn() -> Snapshot:
     return advance(made, CompactionDue(None, 0, False, NOW))
 
 
+def held(kind: RequestKind, count: int = 1) -> Snapshot:
+    """A turn that has asked its person something, so many times."""
+    gate: Gate = "ask" if kind != "session-limit" else ""
+    asks = {"tool-approval": "approval", "question": "question"}.get(kind, "")
+    calls = tuple(
+        Call(call_id(2, 0, place), f"p{place}", "pay", "d", asks=asks, gate=gate)  # type: ignore[arg-type]  # as above
+        for place in range(count if gate else 0)
+    )
+    made = turned(ModelAnswered(TurnId("turn_2"), 0, "tool-calls", Usage(10, 5), calls, NOW))
+    made = advance(made, StepSettled(TurnId("turn_2"), 0, "tool-calls", NOW))
+    requests = tuple(
+        Request(
+            request_id("0" * 26, place), kind, calls[place].id if calls else CallId(""), 33,
+            options=holds.OPTIONS.get(kind, ()), freeform=kind == "question",
+        )
+        for place in range(count)
+    )  # fmt: skip
+    return advance(made, InputRequested(TurnId("turn_2"), 1, requests, NOW))
+
+
 # Several snapshots where a state has several: a decision must not depend on what the table does not name. What was shown of an
 # answer is no part of a snapshot, so "called" and "begun" are one.
 SITUATIONS: dict[str, Sequence[Snapshot]] = {
@@ -133,6 +160,9 @@ SITUATIONS: dict[str, Sequence[Snapshot]] = {
         turned(answered(3), settled(1)),
         turned(answered(2), CallStarted(TurnId("turn_2"), call_id(2, 0, 0), NOW)),
     ],
+    "held by an approval": [held("tool-approval"), held("tool-approval", 2)],
+    "held by a question": [held("question")],
+    "held by a budget prompt": [held("session-limit")],
     "history made shorter in a turn": [
         shorter_in_turn(),
         advance(shorter_in_turn(), CompactionBegun("scripted", 9, NOW)),
@@ -144,7 +174,7 @@ SITUATIONS: dict[str, Sequence[Snapshot]] = {
 
 
 def head(kind: str, *, principal: Principal | None = ASKED, policy: str = "steer", guard: str = "", n: int = 9) -> Head:
-    return Head(DeliveryId(f"dlv_{n}"), n, 35, Envelope(kind, principal, policy, guard, at=NOW))
+    return Head(DeliveryId(f"dlv_{n}"), n, 35, Envelope(kind, principal, policy, guard, at=NOW, size=5))
 
 
 DELIVERIES: dict[str, Sequence[Head]] = {
@@ -196,12 +226,26 @@ def waits(before: Snapshot, given: Head) -> None:
     assert advance(over, own).waiting == before.waiting
 
 
+def to_the_end(snapshot: Snapshot) -> tuple[Snapshot, list[type]]:
+    """What comes before the end of a turn, and the kinds of all that follows."""
+    kinds: list[type] = []
+    while True:
+        fact = follow(snapshot, SCENE)
+        kinds.append(type(fact))
+        if fact is None or isinstance(fact, TurnSettled):
+            return snapshot, kinds
+        snapshot = advance(snapshot, fact)
+
+
 def cancels(before: Snapshot, given: Head) -> None:
     assert before.turn is not None
     for guard in ("", before.turn.id):  # also when it names the turn it means
         fact = judge(before, replace(given, envelope=replace(given.envelope, guard=guard)), SCENE)
         assert isinstance(fact, CancelAccepted)
         told = advance(before, fact)
+        asked = bool(before.turn.requests)
+        told, ended = to_the_end(told)
+        assert ended[:-1] == ([RequestsWithdrawn, InputResolved] if asked else [])
         end = follow(told, SCENE)
         assert isinstance(end, TurnSettled)
         assert end.outcome == "cancelled"
@@ -254,6 +298,40 @@ def through(snapshot: Snapshot, scene: Scene) -> list[Fact]:
     return facts
 
 
+def withdraws(before: Snapshot, given: Head) -> None:
+    assert before.turn is not None
+    fact = judge(before, given, SCENE)
+    assert isinstance(fact, MessageSteers)
+    assert fact.withdraws
+    after = advance(before, fact)
+    kinds = []
+    while not isinstance(fact, StepStarted):
+        found = follow(after, SCENE)
+        assert found is not None
+        fact = found
+        kinds.append(type(fact))
+        after = advance(after, fact)
+    refused = [ToolReturned] * len(before.turn.calls)
+    assert kinds == [RequestsWithdrawn, InputResolved, *refused, CallsSettled, MessagesJoined, StepStarted]
+    assert all(request.state == "ignored" for request in after.turn.requests) if after.turn else False
+    # What was said before it was asked takes nothing back.
+    early = judge(before, replace(given, at_seq=32), SCENE)
+    assert not (isinstance(early, MessageSteers) and early.withdraws)
+    assert not isinstance(early, AnswersTaken)
+
+
+def answers(before: Snapshot, given: Head) -> None:
+    fact = judge(before, given, SCENE)
+    assert isinstance(fact, AnswersTaken)
+    assert fact.words
+    assert [one.state for one in fact.decisions] == ["answered"]
+    after = advance(before, fact)
+    assert after.turn is not None
+    assert not holds.open_requests(after.turn)
+    assert after.judged == given.n
+    assert not isinstance(judge(before, replace(given, at_seq=32), SCENE), AnswersTaken)
+
+
 def now(before: Snapshot, given: Head) -> None:
     fact = judge(before, given, SCENE)
     if given.envelope.kind == "clear":
@@ -290,6 +368,7 @@ def ends(before: Snapshot, given: Head) -> None:
     for kind in ("message", "clear", "cancel", "reset"):
         assert isinstance(judge(after, head(kind, n=11), SCENE), DeliveryDropped)
     if before.turn is not None:
+        after, _ = to_the_end(after)
         end = follow(after, SCENE)
         assert isinstance(end, TurnSettled)
         assert end.outcome == "cancelled"
@@ -300,8 +379,10 @@ def ends(before: Snapshot, given: Head) -> None:
     assert isinstance(follow(after, SCENE), SessionEnded)
 
 
-PROMISES = {check.__name__: check for check in (starts, joins, waits, cancels, nothing, now, kept, ends)}
-DUE = {"idle": type(None), "model": CallModel, "wait": Wait, "tools": RunTools, "shorter": Compact}
+PROMISES = {
+    check.__name__: check for check in (starts, joins, waits, withdraws, answers, cancels, nothing, now, kept, ends)
+}
+DUE = {"idle": type(None), "model": CallModel, "wait": Wait, "tools": RunTools, "shorter": Compact, "held": Hold}
 
 
 # The tests ----------------------------------------------------------------------------------------------------------
@@ -331,7 +412,15 @@ def test_every_cell_is_checked_or_marked_later() -> None:
 def test_the_table_has_a_row_for_every_state_a_snapshot_can_be_in() -> None:
     # A new phase or kind of delivery has to be put into the table, and then into the lists above.
     assert set(typing.get_args(Phase)) == {"model", "tools"}
-    assert set(typing.get_args(DeliveryKind)) == {"message", "cancel", "clear", "compact", "reset", "tail_seen"}
+    assert set(typing.get_args(DeliveryKind)) == {
+        "message",
+        "answers",
+        "cancel",
+        "clear",
+        "compact",
+        "reset",
+        "tail_seen",
+    }
 
 
 def test_the_words_are_explained_on_the_page() -> None:
@@ -341,10 +430,13 @@ def test_the_words_are_explained_on_the_page() -> None:
 
 
 def test_every_hold_of_the_second_table_is_a_row_of_the_first() -> None:
-    head_row, *holds = rows(HOLDS)
+    head_row, *rows_of_holds = rows(HOLDS)
     assert len(head_row) == 4
     later = {cell.state: cell.later for cell in CELLS if not cell.now}
-    assert {row[0]: read(row[0], "request", row[1]).later for row in holds} == later
+    now = {cell.state for cell in CELLS if cell.now}
+    told = {row[0]: read(row[0], "request", row[1]).later for row in rows_of_holds if "(later" in row[1]}
+    assert told == later
+    assert {row[0] for row in rows_of_holds if "(later" not in row[1]} <= now
 
 
 @pytest.mark.parametrize(
