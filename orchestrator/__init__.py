@@ -1,6 +1,7 @@
 """Durable AI agents on Celery, Redis and Flask.
 
-What a user writes:      Agent App tool ToolContext state Fatal Retry
+What a user writes:      Agent App Limits tool ToolContext state Fatal Retry
+What a person decides:   Approval always once never Deny ask_question
 Ways in and out:         Channel StandardWebhook Incoming
 Models without a key:    ScriptedModel asks answers fails
 What a program embeds:   Engine Settings
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.agent import Agent, App
+from orchestrator.agent import Agent, App, Limits
+from orchestrator.approval import Approval, Deny, always, never, once
 from orchestrator.config import Settings
 from orchestrator.errors import (
     BadRequest,
@@ -24,7 +26,7 @@ from orchestrator.errors import (
     SessionNotFound,
 )
 from orchestrator.state import state
-from orchestrator.tool import Fatal, Retry, SessionView, Tool, ToolContext, tool
+from orchestrator.tool import Fatal, Retry, SessionView, Tool, ToolContext, ask_question, tool
 
 if TYPE_CHECKING:
     from orchestrator.channels import Channel, Incoming, StandardWebhook
@@ -34,15 +36,18 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "App",
+    "Approval",
     "BadRequest",
     "Channel",
     "ConfigError",
+    "Deny",
     "Engine",
     "Fatal",
     "InboxFull",
     "Incoming",
     "JournalAway",
     "JournalFull",
+    "Limits",
     "OrchestratorError",
     "Retry",
     "ScriptedModel",
@@ -53,9 +58,13 @@ __all__ = [
     "StandardWebhook",
     "Tool",
     "ToolContext",
+    "always",
     "answers",
+    "ask_question",
     "asks",
     "fails",
+    "never",
+    "once",
     "state",
     "tool",
 ]

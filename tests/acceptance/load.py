@@ -8,7 +8,7 @@ import os
 import time
 import zlib
 
-from orchestrator import Agent, App, ToolContext, tool
+from orchestrator import Agent, App, ToolContext, always, tool
 
 LOG = os.environ.get("LOAD_LOG", "/dev/null")
 
@@ -57,13 +57,25 @@ def linger(ctx: ToolContext, seconds: float = 1.0) -> str:
     return "lingered"
 
 
+@tool(approval=always(prompt="Sign {paper}?"))
+def sign(ctx: ToolContext, paper: str = "it") -> str:
+    """Sign a paper, once somebody has approved it.
+
+    Args:
+        paper: Which.
+    """
+    note(event="start", key=ctx.idempotency_key, attempt=ctx.attempt)
+    note(event="end", key=ctx.idempotency_key)
+    return f"signed {paper}"
+
+
 app = App(
     agents=[
         Agent(
             "load",
             instructions=os.environ.get("LOAD_INSTRUCTIONS", "Work."),
             model="openai-chat:gpt-test",
-            tools=[work, crash, linger],
+            tools=[work, crash, linger, sign],
         )
     ]
 )
