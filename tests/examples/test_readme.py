@@ -42,7 +42,7 @@ def commands() -> list[str]:
 
 
 def example(place: Path) -> ModuleType:
-    block, _ = blocks(README, "python")
+    block, *_ = blocks(README, "python")
     file = place / "shop.py"
     file.write_text(block)
     spec = importlib.util.spec_from_file_location("readme_shop", file)
@@ -80,11 +80,22 @@ def test_the_example_of_the_readme_runs(url: str, tmp_path: Path) -> None:
     assert str(module.PAYMENTS[key]) == "14.99"
 
 
+def test_the_example_of_approvals_waits_for_a_person(url: str) -> None:
+    names: dict[str, Any] = {"__name__": "readme_approvals"}
+    sys.modules["readme_approvals"] = ModuleType("readme_approvals")
+    sys.modules["readme_approvals"].__dict__.update(names)
+    exec(compile(blocks(README, "python")[1], "README.md", "exec"), sys.modules["readme_approvals"].__dict__)  # noqa: S102
+    engine = Engine(sys.modules["readme_approvals"].app, Settings(url=url))
+    told = say(engine, "My book never came.")
+    assert [event["type"] for event in told][-2:] == ["input.requested", "turn.waiting"]
+    assert told[-2]["data"]["requests"][0]["prompt"] == "Pay 14.99 EUR to B-1006?"
+
+
 def test_the_example_of_channels_runs(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = example(tmp_path)
     monkeypatch.setitem(sys.modules, "shop", module)
     monkeypatch.setenv("ORCHESTRATOR_URL", url)
-    _, block = blocks(README, "python")
+    block = blocks(README, "python")[-1]
     names: dict[str, Any] = {}
     exec(compile(block, "README.md", "exec"), names)  # noqa: S102  # our own page
     session = names["support"].resolve("ticket-17")
