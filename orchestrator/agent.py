@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
+from orchestrator.core.budget import Budget
 from orchestrator.core.delivery import TurnPolicy
 from orchestrator.errors import ConfigError
 from orchestrator.tool import NAME, SessionView, Tool
@@ -25,6 +26,32 @@ Instructions = str | Callable[[SessionView], str]
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """What a session may use: tokens in and out as the provider counts them, and US dollars where the price is known.
+
+    The model call that crosses a limit is finished. Before the next one the turn asks whether the session may go on; `continue` gives
+    it as much again of everything, `stop` cancels the turn. Where nobody can be asked, the turn fails. None: no limit.
+    """
+
+    input_tokens: int | None = 40_000_000
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+
+    def __post_init__(self) -> None:
+        for most in (self.input_tokens, self.output_tokens, self.cost_usd):
+            if most is not None and not most > 0:
+                raise ConfigError(
+                    problem=f"{self} has a limit that is not above 0.", remedy="Give a number, or None for no limit."
+                )
+
+    @property
+    def budget(self) -> Budget:
+        """The same as the engine counts it."""
+        cost = None if self.cost_usd is None else max(1, round(self.cost_usd * 1_000_000))
+        return Budget(self.input_tokens, self.output_tokens, cost)
+
+
+@dataclass(frozen=True, slots=True)
 class Agent:
     """An agent: a name, instructions, a model, tools.
 
@@ -34,6 +61,7 @@ class Agent:
     `ScriptedModel`; `ORCHESTRATOR_MODEL` overrides it. `description` is for people and other agents.
     When the history fills the share `compact_at` of the model's `context_window` (tokens; known for most models, given here for
     others), what was said long ago is summed up.
+    `limits` are what one session may use. A step whose model call fails until it is given up is tried on `fallback_model`.
     """
 
     name: str
@@ -44,6 +72,8 @@ class Agent:
     description: str = ""
     context_window: int | None = None
     compact_at: float = 0.9
+    limits: Limits = Limits()
+    fallback_model: str | Model | None = None
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -76,6 +106,7 @@ class Agent:
         told = [self.instructions, self.user_instructions]
         parts = [self.name, str(self.model), *(text for text in told if isinstance(text, str))]
         parts += [f"{tool.name}:{tool.description}" for tool in self.tools]
+        parts += [str(self.fallback_model)] if self.fallback_model else []
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -69,7 +69,8 @@ def due(snapshot: Snapshot, fact: CompactionDue) -> Snapshot:
     if fact.asked:
         snapshot = _taken(snapshot, "compact", fact)
     elif turn is not None:
-        snapshot = replace(snapshot, turn=replace(turn, compacted=turn.step))
+        overflowed = turn.step if fact.overflow else turn.overflowed
+        snapshot = replace(snapshot, turn=replace(turn, compacted=turn.step, overflowed=overflowed))
     return replace(snapshot, compacting=Compacting(fact.asked))
 
 

@@ -27,8 +27,8 @@ def own_ids(given: Iterable[str]) -> list[str]:
 
 
 def finish_of(reason: str, calls: Sequence[AskedTool]) -> str:
-    """Why an answer ended, in our words."""
-    if calls:
+    """Why an answer ended, in our words. One that was cut by its length may lack the end of a call: none of its calls is run."""
+    if calls and reason != "length":
         return "tool-calls"
     return _FINISH.get(reason, "other")
 
@@ -47,6 +47,15 @@ def check(text: str, calls: Sequence[AskedTool]) -> None:
             retryable=False,
             details={"name": "EmptyAnswer"},
         )
+
+
+def content_filtered() -> ModelFailure:
+    """The provider's filter stopped the answer. What it had said so far is none."""
+    return ModelFailure(
+        "The model provider's content filter stopped the answer.",
+        retryable=False,
+        details={"semanticErrorId": "model-response-content-filtered", "name": "ContentFilter"},
+    )
 
 
 _FINISH = {

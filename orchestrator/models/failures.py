@@ -15,12 +15,14 @@ from pydantic_ai.exceptions import (
     ContentFilterError,
     ModelAPIError,
     ModelConnectionError,
+    ModelContextWindowExceededError,
     ModelHTTPError,
     ModelQuotaExceededError,
     ModelRequestRejectedError,
     UserError,
 )
 
+from orchestrator.models.answers import content_filtered
 from orchestrator.ports import ModelFailure
 
 TEXT_LIMIT = 2000
@@ -31,15 +33,6 @@ _KEY = re.compile(
     r"\b(?:sk|pk|rk|gsk|xai|key|ak)[-_][A-Za-z0-9_*-]{8,}|\bAIza[A-Za-z0-9_-]{16,}|(?i:bearer)\s+[^\s'\"]+"
 )
 _SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD)$")
-
-
-def content_filtered() -> ModelFailure:
-    """The provider's filter stopped the answer."""
-    return ModelFailure(
-        "The model provider's content filter stopped the answer.",
-        retryable=False,
-        details={"semanticErrorId": "model-response-content-filtered", "name": "ContentFilter"},
-    )
 
 
 def cut() -> ModelFailure:
@@ -100,12 +93,16 @@ def failure(broken: BaseException) -> ModelFailure:
 
 def _failure(text: str, broken: BaseException, again: bool, **details: object) -> ModelFailure:
     shown = {"name": type(broken).__name__.lstrip("_"), **{k: v for k, v in details.items() if v is not None}}
+    overflow = isinstance(broken, ModelContextWindowExceededError)
+    if overflow:
+        shown["semanticErrorId"] = "model-context-window-exceeded"
     after = getattr(broken, "retry_after", None) if again else None
     return ModelFailure(
         safe(text),
         retryable=again,
         retry_after=float(after) if isinstance(after, int | float) else None,
         details={key: safe(value) if isinstance(value, str) else value for key, value in shown.items()},
+        overflow=overflow,
     )
 
 

@@ -13,6 +13,7 @@ from orchestrator.core.event import storable
 from orchestrator.core.fact import Compacted, CompactionBegun, CompactionLeft, CompactionTryFailed
 from orchestrator.core.names import turn_id
 from orchestrator.core.snapshot import Usage
+from orchestrator.draft import BYTES_PER_TOKEN
 from orchestrator.errors import JournalAway, JournalFull, UnreadableHistory
 from orchestrator.ports import Answer, Compaction, ModelCall, ModelFailure
 from orchestrator.turn.asking import again_at, listen
@@ -28,11 +29,16 @@ NO_SUMMARY = "NO_SUMMARY"
 def compact(hands: Hands, effect: Compact) -> None:
     """Make the history shorter. What came of it is given to `hands`; nothing, if it was interrupted."""
     snapshot, layer, at = hands.owned.snapshot, hands.process.layer, hands.process.clock.now()
+    window, used = hands.window or A_WINDOW, snapshot.context
+    if snapshot.turn is not None and snapshot.turn.step_open:
+        # The provider has just said that it does not take this much in: its window is full, and no larger than what we have.
+        window = min(window, (used + hands.owned.position.fresh // BYTES_PER_TOKEN) or window)
+        used = max(used, window)
     try:
         plan = layer.compaction(
             hands.messages(),
-            window_tokens=hands.window or A_WINDOW,
-            used_tokens=snapshot.context or None,
+            window_tokens=window,
+            used_tokens=used or None,
             asked=effect.asked,
         )
         if plan is None:

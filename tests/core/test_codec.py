@@ -397,7 +397,7 @@ FULL = Snapshot(
     waiting=2,
     started=True,
     pending=("clear",),
-    usage=Usage(1200, 340, 50, 6, 1, {"cost": "0.10"}),
+    usage=Usage(1200, 340, 50, 6, 1, extra={"cost": "0.10"}),
     turn=Turn(
         TurnId("turn_2"), 2, (DeliveryId("dlv_01J0000000000000000000000A"),), SHOP, "support", Millis(1772600000000),
         step=1, step_open=True, phase="tools",

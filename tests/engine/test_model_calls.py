@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.fact import ModelAnswered, ModelTryFailed
 from orchestrator.core.names import SessionId
 from orchestrator.models.scripted import Conversation, Reply, ScriptedModel, answers, asks, fails
 from orchestrator.ports import ModelCall, ModelFailure, ModelOutput, TextDelta
@@ -217,4 +218,197 @@ def test_usage_is_summed_once_for_each_answer(world: World) -> None:
     world.run(session)
     last = world.events(session)[-1]
     assert last["data"]["usage"]["inputTokens"] == 20
+    world.check(session)
+
+
+# What is not tried again, and what helps instead ------------------------------------------------------------------------
+
+
+def test_a_filtered_answer_is_not_completed_and_not_tried_again(world: World) -> None:
+    def script(talk: Conversation) -> Reply:
+        return answers("half of", finish="content_filter") if talk.turn == "turn_0" else answers("done")
+
+    world.app(script)
+    session = world.create()
+    world.run(session)
+    assert len(world.requests) == 1
+    assert failure(world, session)["code"] == "MODEL_CALL_FAILED"
+    assert failure(world, session)["details"]["semanticErrorId"] == "model-response-content-filtered"
+    assert world.types(session) == FAILED
+    world.check(session)
+    world.say(session, "again")
+    world.run(session)
+    assert world.history(session) == [said("hello"), said("again"), answered("done")]
+    world.check(session)
+
+
+def test_calls_of_an_answer_that_was_cut_by_its_length_are_answered_with_errors_and_the_turn_goes_on(
+    world: World,
+) -> None:
+    @tool
+    def look(ctx: ToolContext, at: str) -> str:
+        """Look."""
+        return "seen"
+
+    world.app([asks("look", at="the she") & answers("I will", finish="length"), answers("done")], [look])
+    session = world.create()
+    world.run(session)
+    assert not world.starts("look")
+    (tool_name, told), *more = world.history(session)[2][1]
+    assert (tool_name, more) == ("look", [])
+    assert "cut at its length limit" in str(told)
+    assert world.history(session)[-1] == answered("done")
+    shown = world.shown(session)
+    assert [data["finishReason"] for kind, data in shown if kind == "step.completed"] == ["tool-calls", "stop"]
+    assert "actions.requested" not in world.types(session)
+    world.check(session)
+
+
+def test_a_text_that_was_cut_by_its_length_ends_the_turn_and_says_so(world: World) -> None:
+    world.app([answers("half of", finish="length")])
+    session = world.create()
+    world.run(session)
+    assert [data["finishReason"] for kind, data in world.shown(session) if kind == "step.completed"] == ["length"]
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+def overflows(times: int) -> Callable[[Conversation], Reply]:
+    """Some turns that are fine; in the last one the history is too long, until it was summed up so many times."""
+
+    def script(talk: Conversation) -> Reply:
+        if talk.message != "last":
+            return answers(f"{talk.message} " + "x" * 400)
+        too_long = fails("prompt is too long", retryable=False, overflow=True)
+        return answers("done") if talk.summary and not times else too_long
+
+    return script
+
+
+def grown(world: World, times: int) -> SessionId:
+    """A session whose history its model does not take any more."""
+    world.app(overflows(times), context_window=100_000)
+    session = world.create("first")
+    world.run(session)
+    for number in range(8):
+        world.say(session, f"more {number}")
+        world.run(session)
+    world.say(session, "last")
+    world.requests.clear()
+    world.run(session)
+    return session
+
+
+def test_a_history_that_is_too_long_for_the_model_is_made_shorter_once_and_the_call_made_again(world: World) -> None:
+    session = grown(world, 0)
+    assert [call.purpose for call in world.requests] == ["answer", "summary", "answer"]
+    assert world.types(session)[-8:] == [
+        *("message.received", "step.started", "compaction.requested", "compaction.completed"),
+        *("message.completed", "step.completed", "turn.completed", "session.waiting"),
+    ]
+    [begun] = [data for kind, data in world.shown(session) if kind == "compaction.requested"]
+    assert (begun["turnId"], begun["stepIndex"]) == ("turn_9", 0)
+    assert world.history(session)[-1] == answered("done")
+    assert world.fields(session)["gen"] == "1"
+    world.check(session)
+
+
+def test_a_history_that_stays_too_long_fails_its_turn(world: World) -> None:
+    session = grown(world, 1)
+    assert [call.purpose for call in world.requests] == ["answer", "summary", "answer"]
+    assert world.types(session)[-3:] == ["step.failed", "turn.failed", "session.waiting"]
+    assert failure(world, session)["message"] == "prompt is too long"
+    world.check(session)
+
+
+def test_a_short_history_that_is_too_long_fails_its_turn(world: World) -> None:
+    world.app([fails("prompt is too long", retryable=False, overflow=True)])
+    session = world.create()
+    world.run(session)
+    assert world.types(session) == FAILED
+    assert len(world.requests) == 2
+    world.check(session)
+
+
+@pytest.mark.parametrize("at", range(2, 12))
+def test_an_overflow_that_breaks_anywhere_is_summed_up_once(world: World, at: int) -> None:
+    world.app(overflows(0), context_window=100_000)
+    session = world.create("first")
+    world.run(session)
+    for number in range(4):
+        world.say(session, f"more {number}")
+        world.run(session)
+    world.say(session, "last")
+    world.traffic.fault = Fault(len(world.traffic.verbs) + at - 2, "crash after")
+    world.run(session)
+    assert world.history(session)[-1] == answered("done")
+    assert world.fields(session)["gen"] == "1"
+    assert world.types(session).count("compaction.completed") == 1
+    world.check(session)
+
+
+class Counts:
+    """A model that counts how often it is asked."""
+
+    def __init__(self, name: str, script: Any) -> None:
+        self._model, self.asked = ScriptedModel(script, name=name), 0
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    async def answer(self, call: ModelCall) -> AsyncIterator[ModelOutput]:
+        self.asked += 1
+        async for out in self._model.answer(call):
+            yield out
+
+
+def test_a_step_whose_model_keeps_failing_is_tried_on_the_fallback(world: World) -> None:
+    other = Counts("other", [answers("done")])
+    world.app([fails("busy", retry_after=0)], fallback_model=other)
+    session = world.create()
+    world.run(session)
+    assert [call.tries for call in world.requests] == [0, 1, 2]
+    assert other.asked == 1
+    assert world.history(session) == DONE
+    assert dict(world.shown(session))["step.started"]["modelId"] == "scripted"
+    facts = list(world.reads.facts(session))
+    assert [fact.model for fact in facts if isinstance(fact, ModelTryFailed)] == ["", "", "other"]
+    assert [fact.model for fact in facts if isinstance(fact, ModelAnswered)] == ["other"]
+    world.check(session)
+
+
+def test_the_next_step_asks_the_own_model_first(world: World) -> None:
+    other = Counts("other", [answers("done")])
+    world.app(
+        lambda talk: fails("busy", retry_after=0) if talk.turn == "turn_0" else answers("two"), fallback_model=other
+    )
+    session = world.create()
+    world.run(session)
+    world.say(session, "second")
+    world.run(session)
+    assert other.asked == 1
+    assert world.history(session)[-1] == answered("two")
+    world.check(session)
+
+
+def test_a_fallback_that_fails_too_fails_the_turn_and_says_who_was_asked(world: World) -> None:
+    other = Counts("other", [fails("busy, too", retry_after=0)])
+    world.app([fails("busy", retry_after=0)], fallback_model=other)
+    session = world.create()
+    world.run(session)
+    assert (len(world.requests), other.asked) == (3, 3)
+    told = failure(world, session)
+    assert (told["message"], told["details"]["modelId"], told["details"]["tries"]) == ("busy, too", "other", 6)
+    assert world.types(session) == FAILED
+    world.check(session)
+
+
+def test_what_no_try_can_mend_is_not_tried_on_the_fallback(world: World) -> None:
+    other = Counts("other", [answers("done")])
+    world.app([fails("no such model", retryable=False)], fallback_model=other)
+    session = world.create()
+    world.run(session)
+    assert other.asked == 0
+    assert world.types(session) == FAILED
     world.check(session)

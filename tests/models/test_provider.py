@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -167,6 +168,8 @@ def test_a_history_that_is_too_long_says_so_in_the_providers_words(layer: Layer,
     words = "This model's maximum context length is 10 tokens."
     failed = failure(layer, provider, error(400, code="context_length_exceeded", message=words))
     assert not failed.retryable
+    assert failed.overflow
+    assert failed.details["semanticErrorId"] == "model-context-window-exceeded"
     assert failed.details["upstreamCode"] == "context_length_exceeded"
     assert words in failed.message
 
@@ -233,6 +236,28 @@ def test_an_answer_cut_by_its_length_is_an_answer(layer: Layer, provider: Provid
     provider([Reply(text="half of", finish="length")])
     answer = ask(layer.model(NAME), call(layer))
     assert (answer.text, answer.finish) == ("half of", "length")
+
+
+def test_calls_of_an_answer_cut_by_its_length_come_with_that_reason(layer: Layer, provider: Provider) -> None:
+    provider([replace(tools(Use("find", '{"x": ')), finish="length")])
+    answer = ask(layer.model(NAME), call(layer))
+    assert ([one.tool for one in answer.calls], answer.finish) == (["find"], "length")
+
+
+def test_an_answer_costs_what_the_price_list_says(layer: Layer, provider: Provider) -> None:
+    provider([text("all of it")])
+    usage = ask(layer.model("openai-chat:gpt-4o"), call(layer)).usage
+    # 2.50 USD for a million tokens in, half of it where they were cached, 10 USD for a million out.
+    assert (usage.input, usage.cache_read, usage.output) == (10, 4, 3)
+    assert usage.micro_usd == 50
+
+
+@pytest.mark.parametrize("reply", [text("all of it"), text("all of it", usage=False)], ids=["no price", "no usage"])
+def test_what_an_answer_of_an_unknown_model_costs_is_not_guessed(
+    layer: Layer, provider: Provider, reply: Reply
+) -> None:
+    provider([reply])
+    assert ask(layer.model(NAME), call(layer)).usage.micro_usd == 0
 
 
 def test_a_provider_that_cannot_be_reached_is_tried_again(
