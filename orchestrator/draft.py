@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import orchestrator.ids as ids
 from orchestrator.clock import iso
-from orchestrator.core import codec, holds
+from orchestrator.core import budget, codec, holds
 from orchestrator.core import event as events
 from orchestrator.core.advance import (
     Scene,
@@ -24,8 +24,9 @@ from orchestrator.core.advance import (
     next_timer,
     understands,
 )
+from orchestrator.core.budget import UNLIMITED, Budget
 from orchestrator.core.context import counted as counted_context
-from orchestrator.core.delivery import Answered, Body, Head
+from orchestrator.core.delivery import NO_ASIDE, Answered, Aside, Body, Head
 from orchestrator.core.effect import Hold
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.event import NO_BODIES, Bodies, Event, Outcome
@@ -47,6 +48,8 @@ from orchestrator.core.fact import (
     MessageSteers,
     ModelAnswered,
     RequestsWithdrawn,
+    ResultDelivered,
+    ResultRefused,
     SessionEnded,
     SessionEnding,
     StepCut,
@@ -58,8 +61,9 @@ from orchestrator.core.fact import (
     TurnSettled,
     TurnStarted,
 )
-from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, step_key, turn_id
-from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Request, Snapshot
+from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, result_key, step_key, turn_id
+from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Request, Snapshot, Turn
+from orchestrator.core.steps import NOT_FULFILLED, RESULT_TRIES
 from orchestrator.journal import Mode, Writes
 from orchestrator.notes import Note, answer_texts, pack_note, refusal, who
 from orchestrator.ports import Message, ModelLayer, Result
@@ -70,6 +74,7 @@ BYTES_PER_TOKEN = 4
 """By which the tokens of what no provider has counted yet are guessed."""
 ONLY_LOOKED_AT = (DeliveryWaits, DeliveryDropped, CancelAccepted, MessageSteers, ControlKept, TailLost)
 """Facts that say what a delivery means; nothing of what an attempt was made for has happened with them."""
+UNFIT = f"The model gave {RESULT_TRIES} answers, and none of them fits the output schema."
 CANCELLED = Outcome("cancelled", "The turn was cancelled before this call had a result. It may have partly run.")
 
 
@@ -114,6 +119,9 @@ class Ground:
     posts: Callable[[Sequence[str]], tuple[bytes, ...]]
     notes: Callable[[Sequence[RequestId]], dict[RequestId, Note]]
     outcomes: dict[CallId, Outcome]
+    budget: Budget = UNLIMITED
+    aside: Callable[[], Aside] = lambda: NO_ASIDE
+    result: Callable[[], object] = lambda: None
 
 
 @dataclass(slots=True)
@@ -121,7 +129,8 @@ class Draft:
     """Everything one commit will write, and whether the session or a turn ends or a step is closed with it.
 
     `messages` are those that are looked at. With `new_gen` the rows are the first of that generation of the history. `fresh` are the
-    bytes of history that no provider has counted yet.
+    bytes of history that no provider has counted yet. `kept` are the records of a turn that are no outcomes of calls: what came beside
+    its messages (`aside`) and its result.
     """
 
     ground: Ground
@@ -134,7 +143,9 @@ class Draft:
     new_gen: int | None = None
     fresh: int = 0
     records: dict[CallId, Outcome] = field(default_factory=dict)
-    folded: list[CallId] = field(default_factory=list)
+    kept: dict[str, bytes] = field(default_factory=dict)
+    aside: Aside | None = None
+    folded: list[str] = field(default_factory=list)
     consumed: list[DeliveryId] = field(default_factory=list)
     notes: dict[RequestId, Note] = field(default_factory=dict)
     links: dict[str, RequestId] = field(default_factory=dict)
@@ -196,7 +207,10 @@ class Draft:
             links=tuple(self.links.items()),
             hold="input" if isinstance(next_effect(snapshot, ground.scene.at), Hold) else "",
             out=ground.posts(self.lines),
-            records=tuple((call, events.pack_outcome(outcome)) for call, outcome in self.records.items()),
+            records=(
+                *((call, events.pack_outcome(outcome)) for call, outcome in self.records.items()),
+                *self.kept.items(),
+            ),
             folded=tuple(self.folded),
             consumed=tuple(self.consumed),
             used=self.used,
@@ -233,6 +247,8 @@ class Draft:
             # Only what comes in behind this commit can answer it.
             behind = self.ground.position.seq + len(self.facts) + 1
             fact = replace(fact, requests=tuple(replace(request, seq=behind) for request in fact.requests))
+        if isinstance(fact, TurnStarted | MessagesJoined):
+            fact = self._with_asides(fact, before.turn)
         after = advance(before, fact)
         match fact:
             case TurnStarted() | MessagesJoined():
@@ -283,9 +299,15 @@ class Draft:
             case CallsSettled():
                 assert before.turn is not None
                 self._results(before.turn.calls, step_key(fact.turn, fact.step))
-            case TurnSettled(cut=True):
+            case ResultDelivered():
+                self.kept[result_key(fact.turn)] = events.pack_result(bodies.result)
+            case ResultRefused() if given.answer:
+                self._row(given.answer, step_key(fact.turn, fact.step))
+            case TurnSettled():
                 assert before.turn is not None
-                self._results(before.turn.calls, step_key(fact.turn, before.turn.step))
+                if fact.cut:
+                    self._results(before.turn.calls, step_key(fact.turn, before.turn.step))
+                bodies = self._fold_turn(before.turn, bodies)
             case _:
                 pass
         self.facts.append(fact)
@@ -318,6 +340,39 @@ class Draft:
         self.consumed.extend(fact.deliveries)
         self.used += sum(self.kinds.get(name) != "answers" for name in fact.deliveries)
         return bodies
+
+    # What belongs to a turn and not to the history ----------------------------------------------------------------------
+
+    def _with_asides(self, fact: TurnStarted | MessagesJoined, turn: Turn | None) -> TurnStarted | MessagesJoined:
+        """The fact as what came beside the messages makes it; that is kept for the turn."""
+        aside = NO_ASIDE
+        if turn is not None and turn.aside:
+            aside = self.aside or self.ground.aside()
+        if turn is not None and turn.delivered:
+            self._fold(result_key(turn.id))
+        found = self.ground.load(fact.deliveries)
+        bodies = [found[name] for name in fact.deliveries if name in found]
+        if not any(body.context or body.output for body in bodies):
+            return fact
+        for body in bodies:
+            aside = aside.also(body)
+        self.aside, self.kept[fact.turn] = aside, codec.pack(aside)
+        return replace(fact, aside=True, output=bool(aside.output))
+
+    def _fold_turn(self, turn: Turn, bodies: Bodies) -> Bodies:
+        """The turn is over: what was kept for it goes. Returns its result, for the stream."""
+        if turn.aside:
+            self._fold(turn.id)
+        if not turn.delivered:
+            return bodies
+        kept = self.kept.get(result_key(turn.id))
+        result = events.unpack_result(kept) if kept is not None else self.ground.result()
+        self._fold(result_key(turn.id))
+        return replace(bodies, result=result)
+
+    def _fold(self, name: str) -> None:
+        self.kept.pop(name, None)
+        self.folded.append(name)
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -454,6 +509,9 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
         made.add(failure)
     told = failure.bodies if failure is not None else NO_BODIES
     while not made.ended and (fact_or_none := follow(made.snapshot, _scene(made))) is not None:
+        if isinstance(fact_or_none, StepFailed):
+            unfit = fact_or_none.code == NOT_FULFILLED
+            told = Bodies(failure=UNFIT if unfit else budget.told(made.snapshot, ground.budget))
         made.add(Given(fact_or_none, told))
     return made
 
@@ -487,6 +545,7 @@ def _scene(made: Draft) -> Scene:
         seq=ground.position.seq + len(made.facts),
         events=ground.position.events + len(made.lines),
         tokens=made.snapshot.context + made.fresh // BYTES_PER_TOKEN,
+        over_budget=budget.exceeded(made.snapshot, ground.budget),
         waits=not made.messages.issubset(made.consumed),
         late=frozenset(made.late),
         # A report of a loss is taken out of turn and never judged; a session that ends has judged all that has come in.

@@ -9,27 +9,31 @@ carry_on                            a worker moves a session until there is noth
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 import orchestrator.ids as ids
-from orchestrator import world
+from orchestrator import asides, world
 from orchestrator.agent import Agent, App
+from orchestrator.asides import Context
 from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings, from_environment
 from orchestrator.core import codec
 from orchestrator.core.delivery import Answered, Body, Control, Delivery, Envelope, Part
-from orchestrator.core.names import DeliveryId, Millis, RequestId, SessionId
+from orchestrator.core.delivery import Response as Response  # callers of `answer` find it here
+from orchestrator.core.names import DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import READS, Principal
 from orchestrator.core.status import Look, Status, status
 from orchestrator.errors import (
     BadRequest,
     BodyTooLarge,
+    LinkUnknown,
     LinkUsed,
     RequestUnknown,
     SessionNotActive,
@@ -61,15 +65,6 @@ def storable() -> Iterator[None]:
         raise BodyTooLarge(limit_bytes=codec.MAX_BYTES) from broken
     except UnicodeEncodeError as broken:
         raise BadRequest(problem="The text holds half a character (a lone surrogate). Send whole ones.") from broken
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An answer to one request: the option that was chosen, a text, or both."""
-
-    request: RequestId
-    option: str = ""
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +167,16 @@ class Engine:
         session: SessionId | None = None,
         delivery: DeliveryId | None = None,
         policy: str = "",
+        context: Context | None = None,
+        output: Mapping[str, object] | None = None,
         operation: str = "",
+        may_ask: bool = True,
     ) -> Created:
         """Start a session, with its first message if there is one. When this returns, it is stored and will be worked on.
+        Without `may_ask` it never waits for a person: approvals are refused, questions are told that nobody is there.
+
+        `context` is told to the model beside the message, in its turn only. `output` is a JSON Schema: the turn ends with a result that
+        fits it (`result.completed`), or fails. Neither is allowed without a message.
 
         Repeating the call with the ids of the first (`session`, `delivery`) changes nothing. Who says which `operation` it is
         gets the session of the first such call as long as that lives, and for a day at least. Raises `BadRequest`,
@@ -186,7 +188,10 @@ class Engine:
         at = self.clock.now()
         door = Operation(operation, principal) if operation and principal else None
         session = session or ids.new_session(at, door.shard if door else None)
-        first = self._message(at, message, principal, policy, delivery) if message is not None else None
+        if message is None and (context is not None or output is not None):
+            raise BadRequest(problem="Context and an output schema need a message.")
+        body = _with(message, context, output) if message is not None else None
+        first = self._message(at, body, principal, policy, delivery) if body is not None else None
         label = self.living_label()
         asked_at = steady()
         with storable():
@@ -198,6 +203,7 @@ class Engine:
                 who=_who(principal),
                 operation=door,
                 life_ms=self._life_ms,
+                may_ask=may_ask,
             )
         self.clock.heard(made.at, asked_at)
         delivery = first.id if first is not None and made.session == session else None
@@ -210,14 +216,17 @@ class Engine:
         *,
         principal: Principal | None = None,
         policy: str = "",
+        context: Context | None = None,
+        output: Mapping[str, object] | None = None,
         delivery: DeliveryId | None = None,
         key: str = "",
     ) -> Admitted:
         """Put a message into a session's inbox. A `key` of the caller's makes it the same message each time it is said, for a day.
 
-        Raises `SessionNotActive`, `InboxFull`, `DeliveryKeyReused`, `BodyTooLarge`, `JournalFull`, `JournalAway`.
+        `context`, `output`: as for `create`. Raises `BadRequest`, `SessionNotActive`, `InboxFull`, `DeliveryKeyReused`, `BodyTooLarge`,
+        `JournalFull`, `JournalAway`.
         """
-        name = ids.keyed_delivery(session, principal, key) if key else delivery
+        name, message = ids.keyed_delivery(session, principal, key) if key else delivery, _with(message, context, output)
         given = self._message(self.clock.now(), message, principal, policy, name)
         return self._admit(session, given, digest=_digest(message) if key else "")
 
@@ -265,12 +274,22 @@ class Engine:
             raise BadRequest(problem="There is no answer.")
         known = self.journal.notes(session, [one.request for one in responses])
         if (unknown := next((one.request for one in responses if one.request not in known), None)) is not None:
-            if not self.reads.exists(session):
+            if self.reads.life(session) != "live":
                 raise SessionNotActive(session=session)
             raise RequestUnknown(session=session, request=unknown)
         name = ids.keyed_delivery(session, principal, key) if key else delivery
         given = self._answers(responses, principal, name)
-        return self._admit(session, given, digest=ids.digest(codec.pack(given.body)) if key else "")
+        return self._admit(session, given, digest=_digest_of(responses) if key else "")
+
+    def read_link(self, token: str) -> Note:
+        """What a link asks, without using it. Raises `LinkUnknown`, and `LinkUsed` for one that was used."""
+        found = self.journal.look_at(token)
+        if found.delivery:
+            raise LinkUsed()
+        packed = self.journal.notes(found.session, [found.request])
+        if found.request not in packed:
+            raise LinkUnknown()
+        return unpack_note(packed[found.request])
 
     def answer_link(self, token: str, option: str = "", text: str = "") -> Admitted:
         """Answer the request that a link leads to, as whoever has the link. The same answer again is the same; another raises `LinkUsed`.
@@ -311,12 +330,14 @@ class Engine:
         principal: Principal | None = None,
         agent: str | None = None,
         policy: str = "",
+        context: Context | None = None,
+        output: Mapping[str, object] | None = None,
         delivery: DeliveryId | None = None,
         key: str = "",
         identity: str = "",
         digest: str = "",
     ) -> Arrived:
-        """A message for the session at an address; where there is none, it begins one.
+        """A message for the session at an address; where there is none, it begins one. `context`, `output`: as for `create`.
 
         What came with the same `key` (of this caller, and with the same `digest` of its body) or is the same message by
         `identity` gets the first answer, for a day. Raises as `deliver`, without `SessionNotActive`.
@@ -324,7 +345,7 @@ class Engine:
         spec = self.app.channels_by_name.get(channel)
         chosen = self.agent(agent or (spec.agent if spec else None) or None)
         name = ids.keyed_delivery(f"{channel}/{address}", principal, key) if key else delivery
-        policy = policy or (spec.turn_policy if spec else "")
+        policy, message = policy or (spec.turn_policy if spec else ""), _with(message, context, output)
         given = self._message(self.clock.now(), message, principal, policy, name)
         keys = [AdmissionKey(given.id, digest or _digest(message))] if key else []
         if identity:
@@ -390,6 +411,7 @@ class Engine:
     ) -> Delivery:
         size = sum(len(part.text.encode("utf-8", "replace")) for part in message.parts)
         words = message.text.strip().casefold() if len(message.parts) == 1 and size <= MOST_WORDS else ""
+        size += sum(len(text.encode()) for text in (*message.context, message.output))
         policy = policy or self.app.turn_policy
         envelope = Envelope("message", principal, policy, at=Millis(at), size=size, words=words)
         return Delivery(delivery or ids.new_delivery(at), envelope, message)
@@ -487,8 +509,20 @@ def _who(principal: Principal | None) -> str:
     return ids.principal_key(principal)
 
 
+def _with(message: Body, context: Context | None, output: Mapping[str, object] | None) -> Body:
+    """A message with what comes beside it. Raises `BadRequest`."""
+    if context is not None:
+        message = replace(message, context=asides.texts(context))
+    return replace(message, output=asides.schema(output)) if output is not None else message
+
+
 def _digest(message: Body) -> str:
     return ids.digest(codec.pack(message))
+
+
+def _digest_of(responses: Sequence[Response]) -> str:
+    said = [(one.request, one.option, one.text) for one in responses]
+    return ids.digest(json.dumps(said).encode())
 
 
 def seen(view: View) -> Seen:

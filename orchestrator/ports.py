@@ -72,7 +72,10 @@ ModelOutput = TextDelta | ReasoningDelta | Answer
 
 
 class ModelFailure(Exception):
-    """The model call broke. `retryable` ones are tried again, not before `retry_after` seconds when the provider said so."""
+    """The model call broke. `retryable` ones are tried again, not before `retry_after` seconds when the provider said so.
+
+    `overflow`: the history is too long for the model; it is made shorter, and the call made again, once.
+    """
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class ModelFailure(Exception):
         retry_after: float | None = None,
         code: str = "MODEL_CALL_FAILED",
         details: Mapping[str, object] | None = None,
+        overflow: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -89,6 +93,7 @@ class ModelFailure(Exception):
         self.retry_after = retry_after
         self.code = code
         self.details = dict(details or {})
+        self.overflow = overflow
 
 
 class ToolBox(Protocol):
@@ -96,6 +101,15 @@ class ToolBox(Protocol):
 
     def check(self, tool: str, given: object) -> dict[str, Any]:
         """The validated arguments of a call. Raises `WrongCall` with a text for the model."""
+        ...
+
+    @property
+    def result_tool(self) -> str:
+        """What the model calls to deliver the result that the turn owes; empty where it owes none."""
+        ...
+
+    def result(self, given: object) -> object:
+        """The result in the arguments of that call, or in a text. Raises `WrongCall` with a text for the model where none fits."""
         ...
 
 
@@ -108,6 +122,7 @@ class ModelCall:
     """One request. `history` are the messages of the model layer, oldest first; it must not be changed.
 
     `purpose` says what the text is for: an answer to the person, or the summary that takes the place of an old history.
+    `context` is told beside the history, this time.
     """
 
     session: SessionId
@@ -118,6 +133,7 @@ class ModelCall:
     history: Sequence[Any]
     tools: ToolBox
     purpose: Literal["answer", "summary"] = "answer"
+    context: tuple[str, ...] = ()
 
 
 class Model(Protocol):
@@ -181,6 +197,14 @@ class ModelLayer(Protocol):
 
     def toolbox(self, tools: Sequence[Any]) -> ToolBox:
         """The schemas of an agent's tools (made once per tool list)."""
+        ...
+
+    def result_box(self, tools: Sequence[Any], schema: str) -> ToolBox:
+        """The same with one more tool: the model is to deliver a result that fits this JSON Schema (as text)."""
+        ...
+
+    def feedback_row(self, text: str) -> bytes:
+        """Why an answer cannot be used, as one history row (JSON)."""
         ...
 
     def message_row(self, messages: Sequence[Message]) -> bytes:

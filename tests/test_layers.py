@@ -19,7 +19,6 @@ OURS = ("orchestrator", "tasks", "web", "celeryconfig")
 LEAVES = {
     "orchestrator.agent",
     "orchestrator.apikeys",
-    "orchestrator.asides",
     "orchestrator.approval",
     "orchestrator.asides",
     "orchestrator.auth",

@@ -41,7 +41,7 @@ from orchestrator.core.fact import (
     TailLost,
     TurnStarted,
 )
-from orchestrator.core.names import DeliveryId, Millis, SessionId, Token
+from orchestrator.core.names import DeliveryId, Millis, SessionId, Token, result_key
 from orchestrator.core.snapshot import EMPTY, Principal, Snapshot
 from orchestrator.engine import CancelOutcome, Engine
 from orchestrator.errors import JournalAway
@@ -378,18 +378,18 @@ def _simple(row: Event) -> tuple[Any, ...]:
 
 # The order of a stream (the wire contract has it as a grammar) -----------------------------------------------------------
 
+_SHORTER = r"(?:compaction\.requested (?:compaction\.completed )?)"
 _STEP = (
-    r"step\.started (?:action\.(?:partial|result) )*(?:(?:message\.appended|reasoning\.appended) )*(?:reasoning\.completed )?(?:message\.completed )?"
+    rf"step\.started (?:action\.(?:partial|result) )*{_SHORTER}?(?:(?:message\.appended|reasoning\.appended) )*(?:reasoning\.completed )?(?:message\.completed )?"
     r"(?:actions\.requested )?(?:action\.(?:partial|result) )*"
 )
 _WHOLE = rf"(?:{_STEP}step\.completed )"
-_SHORTER = r"(?:compaction\.requested (?:compaction\.completed )?)"
 _BEFORE = rf"(?:message\.received )*(?:{_SHORTER}(?:message\.received )*)?"
 _ASKED = r"(?:input\.requested turn\.waiting (?:(?:message\.received |approval\.(?:settled|candidate) )*(?:turn\.waiting )?)*)"
 _HELD = rf"(?:{_ASKED}input\.resolved (?:action\.result )*)"
-_OPEN = rf"turn\.started message\.received (?:{_BEFORE}{_WHOLE}{_HELD}?)*{_BEFORE}"
+_OPEN = rf"turn\.started message\.received (?:{_BEFORE}(?:{_WHOLE}|{_HELD}))*{_BEFORE}"
 _TURN = (
-    rf"{_OPEN}(?:turn\.completed |(?:{_STEP})?turn\.cancelled |{_STEP}(?:step\.completed )?step\.failed turn\.failed )"
+    rf"{_OPEN}(?:(?:result\.completed )?turn\.completed |(?:{_STEP})?turn\.cancelled |{_STEP}(?:step\.completed )?step\.failed turn\.failed )"
     r"session\.waiting "
 )
 _CONTROL = rf"(?:context\.cleared session\.waiting |{_SHORTER}?session\.waiting )"
@@ -440,7 +440,8 @@ def grammar(events: Sequence[Event]) -> None:
         if "turnId" in data and event["type"] not in BETWEEN_TURNS:
             assert data["turnId"] == turns[-1], f"{event['type']} of {data['turnId']} in {turns[-1]}"
         if "stepIndex" in data and event["type"] not in BETWEEN_TURNS:
-            assert data["stepIndex"] == steps[turns[-1]][-1], event
+            # What is asked before the first step has its place.
+            assert data["stepIndex"] == steps.get(turns[-1], [0])[-1], event
     for turn, found in steps.items():
         assert found == list(range(len(found))), f"steps of {turn}: {found}"
     asked = [action["callId"] for e in good if e["type"] == "actions.requested" for action in e["data"]["actions"]]
@@ -546,20 +547,23 @@ class World:
 
     # What people do ---------------------------------------------------------------------------------------------------
 
-    def create(self, text: str | None = "hello", *, who: Principal | None = None) -> SessionId:
-        """A new session. A caller that hears nothing repeats the same call."""
+    def create(self, text: str | None = "hello", *, who: Principal | None = None, **beside: Any) -> SessionId:
+        """A new session, perhaps with `context` and `output`. A caller that hears nothing repeats the same call."""
         session = ids.new_session(self.journal.time())
         delivery = ids.new_delivery(self.journal.time())
         self.sessions.append(session)
         body = None if text is None else Body((Part("text", text),))
-        self._insist(lambda: self.worker.create(body, session=session, delivery=delivery, principal=who))
+        self._insist(lambda: self.worker.create(body, session=session, delivery=delivery, principal=who, **beside))
         return session
 
-    def say(self, session: SessionId, text: str, *, policy: str = "", who: Principal | None = None) -> DeliveryId:
-        """A message. A caller that hears nothing repeats the same call."""
+    def say(
+        self, session: SessionId, text: str, *, policy: str = "", who: Principal | None = None, **beside: Any
+    ) -> DeliveryId:
+        """A message, perhaps with `context` and `output`. A caller that hears nothing repeats the same call."""
         delivery = ids.new_delivery(self.journal.time())
         body = Body((Part("text", text),))
-        self._insist(lambda: self.worker.deliver(session, body, delivery=delivery, policy=policy, principal=who))
+        given = {"delivery": delivery, "policy": policy, "principal": who, **beside}
+        self._insist(lambda: self.worker.deliver(session, body, **given))
         return delivery
 
     def arrive(self, address: str, text: str, *, key: str = "", who: Principal | None = None) -> Arrived:
@@ -801,7 +805,10 @@ class World:
         assert not old, f"generations that are not used any more are there: {old}"
         open_calls = {call.id for call in snapshot.turn.calls if call.state == "settled"} if snapshot.turn else set()
         records = {name.decode() for name in cast("list[bytes]", self.client.hkeys(self.journal.keys(session).rec))}
-        assert records == open_calls, "records are those of the open step"
+        turn = snapshot.turn
+        kept: set[str] = {turn.id} if turn is not None and turn.aside else set()
+        kept |= {result_key(turn.id)} if turn is not None and turn.delivered else set()
+        assert records == open_calls | kept, "records are those of the open step and turn"
 
     def _check_stream(self, session: SessionId, snapshot: Snapshot) -> None:
         lines = self.reads.events(session, 0, 1_000_000)

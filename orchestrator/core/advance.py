@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, assert_never, get_args
 
-from orchestrator.core import context, ending, holds, steps, turns
+from orchestrator.core import budget, context, ending, holds, steps, turns
 from orchestrator.core.delivery import DeliveryKind, Head
 from orchestrator.core.effect import (
     AskPeople,
@@ -27,6 +27,7 @@ from orchestrator.core.effect import (
 )
 from orchestrator.core.fact import (
     AnswersTaken,
+    BudgetReached,
     CallsJudged,
     CallsSettled,
     CallStarted,
@@ -49,6 +50,8 @@ from orchestrator.core.fact import (
     ModelAnswered,
     ModelTryFailed,
     RequestsWithdrawn,
+    ResultDelivered,
+    ResultRefused,
     SessionEnded,
     SessionEnding,
     StepCut,
@@ -116,12 +119,18 @@ def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
             return steps.answer(snapshot, fact)
         case ModelTryFailed():
             return steps.try_failed(snapshot, fact)
+        case ResultDelivered():
+            return steps.delivered(snapshot, fact)
+        case ResultRefused():
+            return steps.misfit(snapshot, fact)
         case CallStarted():
             return steps.call_started(snapshot, fact)
         case ToolReturned():
             return steps.call_settled(snapshot, fact)
         case CallsJudged():
             return holds.judged_calls(snapshot, fact)
+        case BudgetReached():
+            return budget.reached(snapshot, fact)
         case InputRequested():
             return holds.requested(snapshot, fact)
         case AnswersTaken():
@@ -270,6 +279,10 @@ def _follow_in_turn(snapshot: Snapshot, turn: Turn, scene: Scene) -> Fact | None
         return None
     if not turn.step_open:
         return _follow_between_steps(turn, scene)
+    if turn.phase == "model" and turn.delivered:
+        return StepSettled(turn.id, turn.step, "stop", scene.at)
+    if turn.phase == "model" and scene.over_budget and not scene.may_ask:
+        return StepFailed(turn.id, turn.step, scene.over_budget, scene.at)
     if turn.phase == "tools":
         going = [call for call in turn.calls if call.state != "settled" and call.gate != "ask"]
         if going:
@@ -300,19 +313,29 @@ def _follow_between_steps(turn: Turn, scene: Scene) -> Fact | None:
         return ToolReturned(turn.id, turn.step, call.id, "completed" if answered else "rejected", scene.at)
     if holds.to_ask(turn):
         return None
-    if turn.calls:
-        if all(call.state == "settled" for call in turn.calls):
-            return CallsSettled(turn.id, turn.step, scene.at)
-        return StepStarted(turn.id, turn.step, scene.model, scene.at)
-    if turn.joining:
+    if turn.calls and all(call.state == "settled" for call in turn.calls):
+        return CallsSettled(turn.id, turn.step, scene.at)
+    if turn.misfits >= steps.RESULT_TRIES and not turn.delivered:
+        return StepFailed(turn.id, turn.step, steps.NOT_FULFILLED, scene.at)
+    if turn.joining and not turn.calls:
         return MessagesJoined(turn.id, turn.step, turn.joining, scene.at)
-    if turn.finish and turn.finish != steps.TOOL_CALLS:
+    if _is_done(turn):
         return turns.settled(turn, "completed", "", scene.at)
-    if scene.over_budget:
-        return None if scene.may_ask else StepFailed(turn.id, turn.step, scene.over_budget, scene.at)
+    if scene.over_budget and scene.may_ask:
+        # Before approved calls run, too: the step in which they do asks the model.
+        return None if turn.over_budget else BudgetReached(turn.id, turn.step, scene.over_budget, scene.at)
+    if turn.calls:
+        return StepStarted(turn.id, turn.step, scene.model, scene.at)
     if scene.most_tokens and scene.tokens > scene.most_tokens and turn.compacted < turn.step:
         return CompactionDue(None, 0, False, scene.at)
     return StepStarted(turn.id, turn.step, scene.model, scene.at)
+
+
+def _is_done(turn: Turn) -> bool:
+    """Whether a turn between two steps has what it was for: the result that it owes, else an answer without calls."""
+    if turn.calls:
+        return False
+    return turn.delivered or (turn.finish not in ("", steps.TOOL_CALLS) and not turn.output)
 
 
 def next_effect(snapshot: Snapshot, now: Millis) -> Effect | None:
@@ -335,11 +358,12 @@ def next_effect(snapshot: Snapshot, now: Millis) -> Effect | None:
     return CallModel(turn.id, turn.step, turn.tries)
 
 
-def _effect_between_steps(turn: Turn) -> Effect:
+def _effect_between_steps(turn: Turn) -> Effect | None:
     """A turn between two steps waits for people, has them asked, or for the judgement of a policy on who has answered."""
     waiting = holds.open_requests(turn)
     if not waiting:
-        return AskPeople(turn.id, turn.step, holds.to_ask(turn))
+        calls = holds.to_ask(turn)
+        return AskPeople(turn.id, turn.step, calls) if calls or turn.over_budget else None
     for request in waiting:
         if request.candidates:
             return JudgeCandidate(turn.id, turn.step, request, request.candidates[0])

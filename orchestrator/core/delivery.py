@@ -71,15 +71,39 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A message as it was sent: its parts, in order. Of answers: their texts, one for each that has one."""
+    """A message as it was sent: its parts, in order. Of answers: their texts, one for each that has one.
+
+    `context` is what the model is told beside it in its turn only, `output` the JSON Schema (as text) of the result it wants.
+    """
 
     parts: tuple[Part, ...]
+    context: tuple[str, ...] = ()
+    output: str = ""
     extra: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """The parts' text, one after the other on lines of their own."""
         return "\n".join(part.text for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What came with the messages of a turn beside what they say: context in their order, and the schema that was asked for last."""
+
+    context: tuple[str, ...] = ()
+    output: str = ""
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.context or self.output)
+
+    def also(self, body: Body) -> Aside:
+        """With what came with one more message."""
+        return Aside((*self.context, *body.context), body.output or self.output, self.extra)
+
+
+NO_ASIDE = Aside()
 
 
 @dataclass(frozen=True, slots=True)

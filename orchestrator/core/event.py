@@ -14,6 +14,7 @@ from orchestrator.core import holds
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.fact import (
     AnswersTaken,
+    BudgetReached,
     CallsJudged,
     CallsSettled,
     CallStarted,
@@ -36,6 +37,8 @@ from orchestrator.core.fact import (
     ModelAnswered,
     ModelTryFailed,
     RequestsWithdrawn,
+    ResultDelivered,
+    ResultRefused,
     SessionEnded,
     SessionEnding,
     StepCut,
@@ -103,6 +106,16 @@ def unpack_outcome(record: bytes) -> Outcome:
     return Outcome(status, output, error)
 
 
+def pack_result(result: object) -> bytes:
+    """The result of a turn as it is recorded: JSON."""
+    return storable(encode(result)).encode()
+
+
+def unpack_result(record: bytes) -> object:
+    """A result from its record."""
+    return json.loads(record)
+
+
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """The texts and results that the facts of one commit speak of. `requests` are as people see them, `texts` what they answered."""
@@ -116,6 +129,7 @@ class Bodies:
     outcomes: Mapping[CallId, Outcome] = field(default_factory=dict)
     failure: str = ""
     details: Json | None = None
+    result: object = None
 
 
 NO_BODIES = Bodies()
@@ -131,11 +145,13 @@ def _step_place(turn: Turn) -> dict[str, object]:
 
 def usage_json(usage: Usage) -> dict[str, object]:
     """Usage as the wire has it."""
+    cost = {"costUsd": usage.micro_usd / 1_000_000} if usage.micro_usd else {}
     return {
         "inputTokens": usage.input,
         "outputTokens": usage.output,
         "cacheReadTokens": usage.cache_read,
         "cacheWriteTokens": usage.cache_write,
+        **cost,
     }
 
 
@@ -251,13 +267,15 @@ def publish(session: SessionId, before: Snapshot, fact: Fact, after: Snapshot, b
             assert before.turn is not None
             yield Event(
                 "step.failed",
-                {**_step_place(before.turn), "code": fact.code, "message": bodies.failure, **_details(bodies)},
+                {**_asking_place(before.turn), "code": fact.code, "message": bodies.failure, **_details(bodies)},
             )
         case TurnSettled():
             assert before.turn is not None
             place = _turn_place(before.turn)
             match fact.outcome:
                 case "completed":
+                    if before.turn.delivered:
+                        yield Event("result.completed", {**_asking_place(before.turn), "result": bodies.result})
                     yield Event("turn.completed", place)
                 case "cancelled":
                     yield Event("turn.cancelled", place)
@@ -293,7 +311,9 @@ def publish(session: SessionId, before: Snapshot, fact: Fact, after: Snapshot, b
             yield Event("session.rewound", {"from": fact.end, "to": fact.begin})
         case DeliveryWaits() | DeliveryDropped() | CancelAccepted() | ModelTryFailed() | CallStarted():
             return
-        case CallsJudged() | CallsSettled() | RequestsWithdrawn():
+        case CallsJudged() | CallsSettled() | RequestsWithdrawn() | BudgetReached():
+            return
+        case ResultDelivered() | ResultRefused():
             return
         case MessageSteers() | ControlKept() | CompactionDue() | CompactionTryFailed():
             return

@@ -74,12 +74,14 @@ class StepCut:
 
 @dataclass(frozen=True, slots=True)
 class MessagesJoined:
-    """Messages became part of the open turn."""
+    """Messages became part of the open turn. `aside`, `output`: as for `TurnStarted`."""
 
     turn: TurnId
     step: int
     deliveries: tuple[DeliveryId, ...]
     at: Millis
+    aside: bool = False
+    output: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,16 @@ class ContextCleared:
 
 @dataclass(frozen=True, slots=True)
 class CompactionDue:
-    """The history is to be made shorter: somebody asked for it (`asked`), or it has become too long for the model."""
+    """The history is to be made shorter: somebody asked for it (`asked`), or it has become too long for the model.
+
+    `overflow`: the provider has said so, in an open step, whose call is made again after that.
+    """
 
     delivery: DeliveryId | None
     n: int
     asked: bool
     at: Millis
+    overflow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +178,7 @@ class SessionEnded:
 class TurnStarted:
     """Messages began a turn. `n` is the last one's admission number, `waited` how many had been judged before, `mark` the fact's place.
 
-    `followed`: more messages of this person may be waiting.
+    `followed`: more messages of this person may be waiting. `aside`: something came with them for this turn only, `output`: a schema.
     """
 
     turn: TurnId
@@ -185,6 +191,8 @@ class TurnStarted:
     mark: int
     at: Millis
     followed: bool = False
+    aside: bool = False
+    output: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +207,7 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswered:
-    """The step's answer is complete. It is not asked for again."""
+    """The step's answer is complete. It is not asked for again. `model` is who gave it, where that is not the step's own model."""
 
     turn: TurnId
     step: int
@@ -207,16 +215,36 @@ class ModelAnswered:
     usage: Usage
     calls: tuple[Call, ...]
     at: Millis
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTryFailed:
-    """One try of the step's model call broke; the next one may begin at `retry_at`."""
+    """One try of the step's model call broke; the next one may begin at `retry_at`. `model`: another one is asked from here on."""
 
     turn: TurnId
     step: int
     code: str
     retry_at: Millis
+    at: Millis
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultDelivered:
+    """The answer brought the result that the turn owes. It is among the records."""
+
+    turn: TurnId
+    step: int
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRefused:
+    """The answer brought no result that fits; the model is told why."""
+
+    turn: TurnId
+    step: int
     at: Millis
 
 
@@ -255,6 +283,16 @@ class CallsJudged:
     turn: TurnId
     step: int
     verdicts: tuple[Verdict, ...]
+    at: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReached:
+    """The session has used up its budget (`code` says which), and people are to be asked before the next model call."""
+
+    turn: TurnId
+    step: int
+    code: str
     at: Millis
 
 
@@ -395,9 +433,12 @@ Fact = (
     | StepStarted
     | ModelAnswered
     | ModelTryFailed
+    | ResultDelivered
+    | ResultRefused
     | CallStarted
     | ToolReturned
     | CallsJudged
+    | BudgetReached
     | InputRequested
     | AnswersTaken
     | CandidateJudged

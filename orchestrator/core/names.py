@@ -25,6 +25,11 @@ def step_key(turn: TurnId, step: int) -> str:
     return f"{turn}/{step}"
 
 
+def result_key(turn: TurnId) -> str:
+    """Under which the result of a turn is kept among the records until the turn is over. What came beside its messages is under its id."""
+    return f"{turn}/result"
+
+
 def request_id(fresh: str, place: int) -> RequestId:
     """The id of a request: 26 fresh characters, of which the last two say which of a batch it is."""
     digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

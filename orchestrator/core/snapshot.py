@@ -56,13 +56,17 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens, summed. `unmeasured` counts answers that were cut before the provider said what they cost."""
+    """Tokens, summed, and what they cost where the price is known (millionths of a US dollar).
+
+    `unmeasured` counts answers that were cut before the provider said what they cost.
+    """
 
     input: int = 0
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
     unmeasured: int = 0
+    micro_usd: int = 0
     extra: Mapping[str, object] = field(default_factory=dict)
 
     def __add__(self, other: Usage) -> Usage:
@@ -72,6 +76,18 @@ class Usage:
             self.cache_read + other.cache_read,
             self.cache_write + other.cache_write,
             self.unmeasured + other.unmeasured,
+            self.micro_usd + other.micro_usd,
+            self.extra,
+        )
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input - other.input,
+            self.output - other.output,
+            self.cache_read - other.cache_read,
+            self.cache_write - other.cache_write,
+            self.unmeasured - other.unmeasured,
+            self.micro_usd - other.micro_usd,
             self.extra,
         )
 
@@ -139,7 +155,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One tool call of the last answer. `refused` calls were wrong (unknown tool, bad arguments): only the model hears of them.
+    """One tool call of the last answer. Only the model hears of `refused` ones: they were wrong (unknown tool, bad arguments), or
+    were no call of a tool but the result of the turn.
 
     `asks` says what its tool wants of a person: leave to run, or an answer that is its result.
     """
@@ -163,7 +180,10 @@ class Turn:
     `joining` are messages that steer it and are taken in before the next model call; `followed` says that messages of its person
     wait already, so that later ones must not overtake them. `requests` are what people were asked in this turn; `withdrawn` says that
     its person said something else instead of an answer. `compacted` is the last step before which
-    the history was looked at to make it shorter.
+    the history was looked at to make it shorter, `overflowed` the last one in which a provider said that it is too long.
+    `over_budget` says that people are to be asked whether the session may go on, by the code of what is used up.
+    `aside`: something came with its messages that is kept among the records. `output`: it owes a result; `misfits` are the answers
+    that brought none that fits, `delivered` says that one did.
     """
 
     id: TurnId
@@ -188,6 +208,12 @@ class Turn:
     requests: tuple[Request, ...] = ()
     withdrawn: bool = False
     compacted: int = -1
+    overflowed: int = -1
+    over_budget: str = ""
+    aside: bool = False
+    output: bool = False
+    misfits: int = 0
+    delivered: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -10,6 +10,8 @@ from orchestrator.core.fact import (
     CallStarted,
     ModelAnswered,
     ModelTryFailed,
+    ResultDelivered,
+    ResultRefused,
     StepCut,
     StepFailed,
     StepSettled,
@@ -24,6 +26,9 @@ CUT = "other"
 """How a step ends whose model call was given up."""
 MODEL_TRIES = 3
 """How often a model call is tried in all."""
+RESULT_TRIES = 3
+"""How many answers of a turn may bring no result that fits."""
+NOT_FULFILLED = "OUTPUT_SCHEMA_NOT_FULFILLED"
 
 
 def _turn(snapshot: Snapshot) -> Turn:
@@ -36,7 +41,7 @@ def start(snapshot: Snapshot, fact: StepStarted) -> Snapshot:
     where a step was cut between them."""
     turn = _turn(snapshot)
     phase: Phase = "tools" if turn.calls else "model"
-    turn = replace(turn, step=fact.step, step_open=True, phase=phase, finish="", usage=Usage())
+    turn = replace(turn, step=fact.step, step_open=True, phase=phase, finish="", usage=Usage(), over_budget="")
     return replace(snapshot, turn=turn)
 
 
@@ -59,6 +64,17 @@ def try_failed(snapshot: Snapshot, fact: ModelTryFailed) -> Snapshot:
     """The call is due again, later."""
     turn = _turn(snapshot)
     return replace(snapshot, turn=replace(turn, tries=turn.tries + 1, retry_at=fact.retry_at))
+
+
+def delivered(snapshot: Snapshot, _fact: ResultDelivered) -> Snapshot:
+    """The turn ends when what else was asked for is done."""
+    return replace(snapshot, turn=replace(_turn(snapshot), delivered=True))
+
+
+def misfit(snapshot: Snapshot, _fact: ResultRefused) -> Snapshot:
+    """The model is asked again, if it may."""
+    turn = _turn(snapshot)
+    return replace(snapshot, turn=replace(turn, misfits=turn.misfits + 1))
 
 
 def _mark(calls: tuple[Call, ...], call: str, state: CallState) -> tuple[Call, ...]:

@@ -49,6 +49,8 @@ def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
         agent=fact.agent,
         started=fact.at,
         followed=fact.followed,
+        aside=fact.aside,
+        output=fact.output,
         cancelling=fact.n < snapshot.cancel_kept,
     )
     return replace(
@@ -116,11 +118,10 @@ def join(snapshot: Snapshot, fact: MessagesJoined) -> Snapshot:
     turn = snapshot.turn
     assert turn is not None
     deliveries = (*turn.deliveries, *fact.deliveries)
-    return replace(
-        snapshot,
-        waiting=snapshot.waiting - len(fact.deliveries),
-        turn=replace(turn, deliveries=deliveries, joining=(), joining_bytes=0, finish=""),
-    )
+    joined = replace(turn, deliveries=deliveries, joining=(), joining_bytes=0, finish="")
+    # A result that was there already did not know of them.
+    joined = replace(joined, aside=turn.aside or fact.aside, output=turn.output or fact.output, delivered=False)
+    return replace(snapshot, waiting=snapshot.waiting - len(fact.deliveries), turn=joined)
 
 
 def judge_cancel(snapshot: Snapshot, head: Head, at: Millis) -> Fact:

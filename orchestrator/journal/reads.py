@@ -135,6 +135,11 @@ class Reads:
             found = cast("list[bytes | None]", self.client.hmget(self.journal.keys(session).rec, list(calls)))
         return {call: unpack_outcome(packed) for call, packed in zip(calls, found, strict=True) if packed}
 
+    def record(self, session: SessionId, name: str) -> bytes | None:
+        """One record as it is stored."""
+        with spoken():
+            return cast("bytes | None", self.client.hget(self.journal.keys(session).rec, name))
+
     def rows(self, session: SessionId, gen: int, first: int) -> list[bytes]:
         """History rows from a place on."""
         with spoken():

@@ -66,6 +66,19 @@ class Layer:
                     self._toolboxes.popitem(last=False)
             return made
 
+    def result_box(self, tools: Sequence[Tool], schema: str) -> ToolBox:
+        """The same with one more tool: the model is to deliver a result that fits this JSON Schema (as text)."""
+        from orchestrator.models.results import ResultTools
+
+        box: Any = self.toolbox(tools)
+        return ResultTools(box, schema)
+
+    def feedback_row(self, text: str) -> bytes:
+        """Why an answer cannot be used, as one history row (JSON)."""
+        from orchestrator.models import rows
+
+        return rows.feedback_row(text)
+
     def message_row(self, messages: Sequence[Message]) -> bytes:
         """What people said, as one history row (JSON)."""
         from orchestrator.models import rows

@@ -20,6 +20,7 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ToolCallPart,
     ToolReturnPart,
+    UserPromptPart,
     repair_messages,
 )
 
@@ -68,8 +69,11 @@ class Repairs:
         self._known: OrderedDict[str, _Settled] = OrderedDict()
         self._lock = threading.Lock()
 
-    def sendable(self, session: str, history: Sequence[ModelMessage], instructions: str = "") -> list[ModelMessage]:
-        """The messages to send: `history` repaired, with `instructions` on the last request. `history` is not changed."""
+    def sendable(
+        self, session: str, history: Sequence[ModelMessage], instructions: str = "", context: Sequence[str] = ()
+    ) -> list[ModelMessage]:
+        """The messages to send: `history` repaired, with `instructions` on the last request and `context` in it, before what the
+        person says there and behind the results. `history` is not changed."""
         with self._lock:
             known = self._known.get(session)
         begin = 0
@@ -85,6 +89,8 @@ class Repairs:
         messages[upto:] = _repaired(history[upto:])
         for patch in reversed(patches):
             messages[patch.begin : patch.end] = patch.instead
+        if context:
+            _tell(messages, context)
         if instructions:
             _instruct(messages, instructions)
         return messages
@@ -103,6 +109,24 @@ def _instruct(messages: list[ModelMessage], instructions: str) -> None:
         if isinstance(message, ModelRequest):
             messages[place] = replace(message, instructions=instructions)
             return
+
+
+def _tell(messages: list[ModelMessage], context: Sequence[str]) -> None:
+    for place in range(len(messages) - 1, -1, -1):
+        message = messages[place]
+        if isinstance(message, ModelRequest):
+            parts, told = message.parts, [UserPromptPart(text) for text in context]
+            begin = _begin_of_words(message)
+            messages[place] = replace(message, parts=[*parts[:begin], *told, *parts[begin:]])
+            return
+
+
+def _begin_of_words(message: ModelRequest) -> int:
+    """Where in a request begins what the person says: behind results, pinned instructions and a summary."""
+    marks = message.metadata or {}
+    marked = {*marks.get("pinned", ()), *marks.get("summary", ())}
+    said = (p for p, part in enumerate(message.parts) if isinstance(part, UserPromptPart) and p not in marked)
+    return next(said, len(message.parts))
 
 
 def _repaired(messages: Sequence[ModelMessage]) -> list[ModelMessage]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
+from decimal import Decimal
 from typing import TypeVar
 
 from pydantic_ai.direct import model_request_stream
@@ -36,6 +37,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.models import answers as rules
 from orchestrator.models import failures, rows
 from orchestrator.models.history import Repairs
+from orchestrator.models.results import ResultTools
 from orchestrator.models.toolbox import Tools
 from orchestrator.ports import Answer, ModelCall, ModelFailure, ModelOutput, ReasoningDelta, TextDelta
 
@@ -89,10 +91,10 @@ class ProviderModel:
         yield answer
 
     def _request(self, call: ModelCall) -> AbstractAsyncContextManager[StreamedResponse]:
-        parameters = call.tools.parameters if isinstance(call.tools, Tools) else ModelRequestParameters()
+        parameters = call.tools.parameters if isinstance(call.tools, Tools | ResultTools) else ModelRequestParameters()
         return model_request_stream(
             self._here(),
-            self._repairs.sendable(call.session, call.history, call.instructions),
+            self._repairs.sendable(call.session, call.history, call.instructions, call.context),
             model_settings=self._settings,
             model_request_parameters=parameters,
         )
@@ -144,7 +146,7 @@ def complete(response: ModelResponse) -> Answer:
     if _was_cut(response):
         raise failures.cut()
     if response.finish_reason == "content_filter":
-        raise failures.content_filtered()
+        raise rules.content_filtered()
     response = _with_own_ids(replace(response, parts=[_storable_part(part) for part in response.parts]))
     calls = rows.calls(response)
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
@@ -207,7 +209,18 @@ def _usage(response: ModelResponse) -> Usage:
         cache_read=usage.cache_read_tokens,
         cache_write=usage.cache_write_tokens,
         unmeasured=min(1, usage.unmeasured_requests),
+        micro_usd=_micro_usd(response),
     )
+
+
+def _micro_usd(response: ModelResponse) -> int:
+    """What the answer cost: as a gateway has told it, else by the price lists that the library brings along; 0 where neither knows."""
+    told = response.usage.cost
+    try:
+        price = response.cost().total_price if told is None else Decimal(told)
+    except (LookupError, ValueError, AssertionError, ArithmeticError):
+        return 0
+    return max(0, round(price * 1_000_000))
 
 
 def resolve(name: str) -> LibraryModel:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    RetryFeedbackPart,
+    RetryInfo,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 from pydantic_core import from_json
 
 from orchestrator.core.event import Outcome
@@ -26,6 +35,12 @@ def message_row(messages: Sequence[Message]) -> bytes:
 def results_row(results: Sequence[Result]) -> bytes:
     """The results of one answer's calls, in call order, as one row."""
     return ONE.dump_json(ModelRequest(parts=[_returned(result) for result in results]))
+
+
+def feedback_row(text: str) -> bytes:
+    """Why an answer cannot be used, as one row."""
+    part = RetryFeedbackPart(text, retry=RetryInfo(cause="model_retry"))
+    return ONE.dump_json(ModelRequest(parts=[part]))
 
 
 def _returned(result: Result) -> ToolReturnPart:

@@ -19,27 +19,33 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from orchestrator.core.snapshot import Usage
 from orchestrator.models import answers as rules
 from orchestrator.ports import Answer, AskedTool, ModelCall, ModelFailure, ModelOutput, ReasoningDelta, TextDelta
 
-__all__ = ["Conversation", "Reply", "ScriptedModel", "answers", "asks", "calls", "fails"]
+__all__ = ["Conversation", "Reply", "ScriptedModel", "answers", "asks", "calls", "delivers", "fails"]
+
+
+RESULT = ""
+"""In place of a tool's name: whatever the result is delivered by."""
+Finish = Literal["stop", "length", "content_filter"]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model says at one step. Made by `answers`, `asks`, `calls` and `fails`; `a & b` says both at once."""
+    """What the model says at one step. Made by `answers`, `asks`, `calls`, `delivers`, `fails`; `a & b` says both at once."""
 
     text: str = ""
     reasoning: str = ""
-    asked: tuple[tuple[str, Mapping[str, object]], ...] = ()
+    asked: tuple[tuple[str, object], ...] = ()
     seconds: float | None = None
     pieces: int | None = None
     failure: ModelFailure | None = None
     times: int | None = None
     then: Reply | None = None
+    finish: Finish = "stop"
 
     def __and__(self, other: Reply) -> Reply:
         """Both in one answer: texts joined, calls in order. The timing is the first one's that has any."""
@@ -51,17 +57,33 @@ class Reply:
             seconds=other.seconds if self.seconds is None else self.seconds,
             pieces=other.pieces if self.pieces is None else self.pieces,
             failure=self.failure or other.failure,
+            finish=other.finish if self.finish == "stop" else self.finish,
         )
 
 
-def answers(text: str, *, reasoning: str = "", seconds: float | None = None, pieces: int | None = None) -> Reply:
-    """A final text. `seconds` and `pieces` say how long it takes and in how many deltas it comes (else the model's own)."""
-    return Reply(text, reasoning, seconds=seconds, pieces=pieces)
+def answers(
+    text: str,
+    *,
+    reasoning: str = "",
+    seconds: float | None = None,
+    pieces: int | None = None,
+    finish: Finish = "stop",
+) -> Reply:
+    """A final text. `seconds` and `pieces` say how long it takes and in how many deltas it comes (else the model's own).
+
+    `finish="length"`: it was cut; `finish="content_filter"`: what was said so far is none, and the call fails.
+    """
+    return Reply(text, reasoning, seconds=seconds, pieces=pieces, finish=finish)
 
 
 def asks(tool: str, /, **arguments: object) -> Reply:
     """One tool call. Arguments are plain JSON values; they reach the tool checked, as a real model's would."""
     return Reply(asked=((tool, arguments),))
+
+
+def delivers(result: object) -> Reply:
+    """The result that the turn owes (`outputSchema`), any JSON value."""
+    return Reply(asked=((RESULT, result),))
 
 
 def calls(*asked: Reply, text: str = "", reasoning: str = "") -> Reply:
@@ -79,11 +101,17 @@ def fails(
     retry_after: float | None = None,
     times: int | None = None,
     then: Reply | None = None,
+    overflow: bool = False,
 ) -> Reply:
-    """A failing call. With `times=2, then=answers("hi")` the first two tries of the step fail and the third says hi."""
+    """A failing call. With `times=2, then=answers("hi")` the first two tries of the step fail and the third says hi.
+
+    With `overflow` it fails because the history is too long for the model.
+    """
     if (times is None) != (then is None):
         raise ValueError("fails(): `times` and `then` belong together: how often it fails, and what comes after that.")
-    failure = ModelFailure(text, retryable=retryable, retry_after=retry_after, details={"name": "Scripted"})
+    failure = ModelFailure(
+        text, retryable=retryable, retry_after=retry_after, details={"name": "Scripted"}, overflow=overflow
+    )
     return Reply(failure=failure, times=times, then=then)
 
 
@@ -114,6 +142,16 @@ class Conversation:
     def instructions(self) -> str:
         """The instructions as they are sent to the model."""
         return self._call.instructions
+
+    @property
+    def context(self) -> list[str]:
+        """What came beside the messages of this turn, for this turn only."""
+        return list(self._call.context)
+
+    @property
+    def owes_result(self) -> bool:
+        """Whether this turn must deliver a result that fits a schema."""
+        return bool(self._call.tools.result_tool)
 
     @property
     def compacting(self) -> bool:
@@ -173,7 +211,7 @@ class ScriptedModel:
 
     An answer takes `seconds` and comes in `pieces` deltas. After the end of a list the call fails, and is not tried again.
     The tokens it reports are invented: `input_tokens` in, a quarter of the characters out. With `input_tokens=None` it
-    counts a quarter of the characters that it was given. `summary` is what it says when a history is summed up; "Summary of
+    counts a quarter of the characters that it was given. Each answer costs `cost_usd`. `summary` is what it says when a history is summed up; "Summary of
     12 messages." without it.
     """
 
@@ -186,10 +224,12 @@ class ScriptedModel:
         pieces: int = 1,
         summary: Summary | None = None,
         input_tokens: int | None = 10,
+        cost_usd: float = 0.0,
     ) -> None:
         self._script = script if callable(script) else tuple(script)
         self._summary = summary
         self._input_tokens = input_tokens
+        self._micro_usd = round(cost_usd * 1_000_000)
         self._name = name
         self.seconds = seconds
         self.pieces = pieces
@@ -247,7 +287,11 @@ class ScriptedModel:
         if reply.failure is not None:
             broken = reply.failure
             raise ModelFailure(
-                broken.message, retryable=broken.retryable, retry_after=broken.retry_after, details=broken.details
+                broken.message,
+                retryable=broken.retryable,
+                retry_after=broken.retry_after,
+                details=broken.details,
+                overflow=broken.overflow,
             )
         return reply
 
@@ -262,13 +306,15 @@ class ScriptedModel:
 
     def _answer(self, call: ModelCall, reply: Reply) -> Answer:
         asked = tuple(
-            AskedTool(f"{call.turn}_{call.step}_{place}", tool, arguments)
+            AskedTool(f"{call.turn}_{call.step}_{place}", _name(call, tool), arguments)
             for place, (tool, arguments) in enumerate(reply.asked)
         )
+        if reply.finish == "content_filter":
+            raise rules.content_filtered()
         rules.check(reply.text, asked)
-        finish = rules.finish_of("stop", asked)
+        finish = rules.finish_of(reply.finish, asked)
         given = _tokens(call) if self._input_tokens is None else self._input_tokens
-        usage = Usage(input=given, output=1 + len(reply.text) // 4)
+        usage = Usage(input=given, output=1 + len(reply.text) // 4, micro_usd=self._micro_usd)
         row = _row(self._name, reply, asked, usage)
         return Answer(row, reply.text, reply.reasoning, finish, usage, asked)
 
@@ -328,13 +374,22 @@ _ROW = (
 )
 
 
+def _name(call: ModelCall, tool: str) -> str:
+    return tool if tool != RESULT else call.tools.result_tool or "final_result"
+
+
+def _arguments(given: object) -> str:
+    """An object, or any other value as its text: so the library has them."""
+    return _encode(given) if isinstance(given, Mapping) else _encode(_encode(given))
+
+
 def _row(name: str, reply: Reply, asked: Sequence[AskedTool], usage: Usage) -> bytes:
     parts = []
     if reply.reasoning:
         parts.append(_THINKING % _encode(reply.reasoning))
     if reply.text:
         parts.append(_TEXT % _encode(reply.text))
-    parts += [_CALL % (_encode(call.tool), _encode(call.input), _encode(call.provider_id)) for call in asked]
+    parts += [_CALL % (_encode(call.tool), _arguments(call.input), _encode(call.provider_id)) for call in asked]
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    finish = "tool_call" if asked else "stop"
+    finish = "tool_call" if asked and reply.finish == "stop" else reply.finish
     return (_ROW % (",".join(parts), usage.input, usage.output, _encode(name), now, finish)).encode()

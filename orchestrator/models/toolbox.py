@@ -32,6 +32,12 @@ class Tools:
         self.definitions: list[ToolDefinition] = [tool.tool_def for tool in made.values()]
         self.parameters = ModelRequestParameters(function_tools=self.definitions)
 
+    result_tool = ""
+
+    def result(self, given: object) -> object:
+        """No result is owed."""
+        raise AssertionError(f"a result that nobody wants: {given!r}")
+
     def check(self, tool: str, given: object) -> dict[str, Any]:
         """The arguments of a call as Python values, by name. Raises `WrongCall` with a text for the model."""
         validator = self._validators.get(tool)

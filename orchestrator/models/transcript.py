@@ -15,6 +15,7 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    RetryFeedbackPart,
     TextPart,
     ThinkingPart,
     ToolCallPart,
@@ -60,6 +61,8 @@ def _lines(message: ModelMessage, without: Known, of_result: int, of_text: int) 
             case ToolReturnPart(tool_name=tool, content=content):
                 ended = {} if part.outcome == "success" else {"ended": part.outcome}
                 yield _line({"result": tool, **ended, "output": capping.capped(_plain(content), of_result)})
+            case RetryFeedbackPart():
+                pass
             case _:
                 who = "person" if isinstance(message, ModelRequest) else "assistant"
                 yield _line({who: f"[{part.part_kind}]"})

@@ -6,19 +6,20 @@ import logging
 import threading
 from typing import Literal
 
-import orchestrator.ids as ids
 from orchestrator.clock import steady
-from orchestrator.core.event import AskedCall, Bodies, storable
-from orchestrator.core.fact import ModelAnswered, ModelTryFailed, ToolReturned
-from orchestrator.core.names import Millis, call_id, step_key
+from orchestrator.core.event import AskedCall, Bodies, Outcome, storable
+from orchestrator.core.fact import CallStatus, CompactionDue, ModelAnswered, ModelTryFailed, ToolReturned
+from orchestrator.core.names import NEVER, CallId, Millis, call_id, step_key
 from orchestrator.core.snapshot import MAX_CALLS, Call, Gate
-from orchestrator.core.steps import MODEL_TRIES
+from orchestrator.core.steps import MODEL_TRIES, TOOL_CALLS
 from orchestrator.errors import OrchestratorError, UnreadableHistory
+from orchestrator.notes import digest_of
 from orchestrator.perform import Answered, Broke, Say, ask_model, failed
 from orchestrator.ports import Answer, Model, ModelCall, ModelFailure, ToolBox, WrongCall
 from orchestrator.tool import Tool
 from orchestrator.turn.hands import Hands
 from orchestrator.turn.judging import first_gate
+from orchestrator.turn.results import TAKEN, take, tell
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ LONGEST_WAIT = 86_400.0
 """Seconds that a provider may put a call off."""
 HANG_UP_SECONDS = 2.0
 MOST_ID_BYTES = 16_000
+ANSWER_CUT = "The answer was cut at its length limit, so this call was not run. Make it again, with a shorter answer."
 
 
 def ask(hands: Hands) -> None:
@@ -100,19 +102,20 @@ def listen(hands: Hands, model: Model, call: ModelCall, say: Say) -> Answer | Mo
 
 def _request(hands: Hands) -> tuple[Model, ModelCall] | None:
     """The model and what it is asked, or None where that cannot be made: the step has failed then."""
-    process, turn, agent = hands.process, hands.turn, hands.agent
+    layer, turn, agent, aside = hands.process.layer, hands.turn, hands.agent, hands.aside()
     try:
         if headless := hands.take_headless():
             hands.fail_step("MODEL_CONFIG", headless)
             return None
-        return process.model(agent), ModelCall(
+        return hands.model(), ModelCall(
             session=hands.owned.session,
             turn=turn.id,
             step=turn.step,
             tries=turn.tries,
             instructions=hands.text(agent.instructions),
             history=hands.messages(),
-            tools=process.layer.toolbox(agent.tools),
+            tools=layer.result_box(agent.tools, aside.output) if aside.output else layer.toolbox(agent.tools),
+            context=aside.context,
         )
     except UnreadableHistory:
         raise
@@ -136,36 +139,47 @@ def _answered(hands: Hands, answer: Answer, toolbox: ToolBox) -> None:
         _broke(hands, ModelFailure(text, retryable=False))
         return
     tools = {tool.name: tool for tool in hands.agent.tools}
-    calls, asked, wrong = [], [], {}
+    calls, asked, taken = [], [], take(toolbox, answer)
+    # What only the model hears of: calls that were wrong, and those that deliver the result.
+    told: dict[CallId, Outcome] = {}
     for place, one in enumerate(answer.calls):
         name = call_id(turn.number, turn.step, place)
-        try:
-            toolbox.check(one.tool, one.input)
-        except WrongCall as problem:
-            wrong[name] = failed("INVALID_CALL", str(problem))
+        if place in taken.outcomes:
+            told[name] = taken.outcomes[place]
+        elif answer.finish == "length":
+            told[name] = failed("ANSWER_CUT", ANSWER_CUT)
+        else:
+            try:
+                toolbox.check(one.tool, one.input)
+            except WrongCall as problem:
+                told[name] = failed("INVALID_CALL", str(problem))
         tool = tools.get(one.tool)
         calls.append(
             Call(
                 id=name,
                 provider_id=storable(one.provider_id),
                 tool=storable(one.tool[:64]),
-                digest=ids.digest(repr(one.input).encode(errors="replace")),
+                digest=digest_of(one.input),
                 on_interrupt=tool.on_interrupt if tool else "rerun",
-                refused=name in wrong,
+                refused=name in told,
                 asks=_asks(tool),
-                gate="" if tool is None or name in wrong else _gate(hands, tool),
+                gate="" if tool is None or name in told else _gate(hands, tool),
             )
         )
         asked.append(AskedCall(name, one.tool, one.input))
         hands.asked[name] = one.input
     at = hands.process.clock.now()
+    finish = TOOL_CALLS if calls and not taken.ends(answer) else "stop" if calls else answer.finish or "other"
+    other = hands.fallback_name if hands.on_fallback else ""
     hands.give(
-        ModelAnswered(turn.id, turn.step, answer.finish or "other", answer.usage, tuple(calls), at),
+        ModelAnswered(turn.id, turn.step, finish, answer.usage, tuple(calls), at, other),
         Bodies(text=answer.text, reasoning=answer.reasoning, asked=tuple(asked)),
         answer.row,
     )
-    for name, outcome in wrong.items():
-        hands.give(ToolReturned(turn.id, turn.step, name, "failed", at), Bodies(outcomes={name: outcome}))
+    for name, outcome in told.items():
+        status: CallStatus = "completed" if outcome is TAKEN else "failed"
+        hands.give(ToolReturned(turn.id, turn.step, name, status, at), Bodies(outcomes={name: outcome}))
+    tell(hands, taken)
 
 
 def _asks(tool: Tool | None) -> Literal["", "approval", "question"]:
@@ -175,7 +189,9 @@ def _asks(tool: Tool | None) -> Literal["", "approval", "question"]:
 
 
 def _gate(hands: Hands, tool: Tool) -> Gate:
-    return "ask" if tool.is_question else first_gate(tool.approval, hands.owned.snapshot.approved, tool.name)
+    gate = "ask" if tool.is_question else first_gate(tool.approval, hands.owned.snapshot.approved, tool.name)
+    # Where nobody can be asked it is refused with the policies' word, within this step.
+    return "policy" if gate == "ask" and not hands.may_ask else gate
 
 
 def _broke(hands: Hands, failure: ModelFailure) -> None:
@@ -183,14 +199,20 @@ def _broke(hands: Hands, failure: ModelFailure) -> None:
     owned.drop_stream()
     with owned.sending:
         hands.flush()
-    tries, code = turn.tries + 1, storable(failure.code)
-    if not failure.retryable or tries >= MODEL_TRIES:
-        hands.fail_step(code, failure.message, {**failure.details, "tries": tries})
+    tries, code, at = turn.tries + 1, storable(failure.code), hands.process.clock.now()
+    too_long = failure.overflow and turn.overflowed < turn.step
+    if not too_long and (not failure.retryable or tries >= hands.most_tries):
+        asked = {"tries": tries, **({"modelId": hands.fallback_name} if hands.on_fallback else {})}
+        hands.fail_step(code, failure.message, {**failure.details, **asked})
         return
     # What this try has shown does not count; the next one begins anew.
     hands.loose = hands.left_behind()
-    at = hands.process.clock.now()
-    hands.give(ModelTryFailed(turn.id, turn.step, code, again_at(hands, failure, tries), at))
+    if too_long:
+        hands.give(CompactionDue(None, 0, False, at, overflow=True))
+    elif tries == MODEL_TRIES:
+        hands.give(ModelTryFailed(turn.id, turn.step, code, NEVER, at, hands.fallback_name))
+    else:
+        hands.give(ModelTryFailed(turn.id, turn.step, code, again_at(hands, failure, tries), at))
     where = step_key(turn.id, turn.step)
     log.info("%s %s: try %d of the model call broke: %s", owned.session, where, tries, failure)
 

@@ -211,6 +211,9 @@ class Driver:
             posts=hands.posts,
             notes=hands.notes,
             outcomes=dict(self._outcomes),
+            aside=hands.aside,
+            result=hands.result,
+            budget=hands.agent.limits.budget,
         )
         return draft(ground, hands.given, hands.heads, hands.loose)
 
@@ -246,7 +249,7 @@ class Driver:
         hands.given, hands.loose, hands.heads = [], None, done.heads
         hands.all_in, hands.call = False, ""
         hands.has_posts = done.out > 0
-        hands.wrote(made.rows, made.new_gen)
+        hands.wrote(made.rows, made.new_gen, made.aside)
         self._state.committed()
         if made.closed_step:
             self.steps += 1

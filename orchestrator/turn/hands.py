@@ -13,18 +13,22 @@ from typing import NoReturn, cast
 
 from orchestrator.agent import Agent, Instructions
 from orchestrator.clock import steady
+from orchestrator.core import codec
 from orchestrator.core.advance import InFlight, interrupts, understands
-from orchestrator.core.delivery import Body, Head
-from orchestrator.core.event import NO_BODIES, Bodies
+from orchestrator.core.budget import told
+from orchestrator.core.delivery import NO_ASIDE, Aside, Body, Head
+from orchestrator.core.event import NO_BODIES, Bodies, unpack_result
 from orchestrator.core.fact import Fact, StepFailed
-from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, step_key, turn_id
+from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, TurnId, result_key, step_key, turn_id
 from orchestrator.core.snapshot import Turn
+from orchestrator.core.steps import MODEL_TRIES
 from orchestrator.draft import Given, Loose
 from orchestrator.errors import JournalAway, UnreadableHistory
 from orchestrator.journal import Address, Behind, Gone, Superseded
 from orchestrator.journal.calling import MOST_HEADS
 from orchestrator.notes import Note, unpack_note
 from orchestrator.perform import ERROR_LIMIT, Returned, Stop, plain_json
+from orchestrator.ports import Model
 from orchestrator.process.history import History, Messages, row_id
 from orchestrator.process.owned import DRAIN, NEWS, Owned
 from orchestrator.process.shared import Process
@@ -77,6 +81,7 @@ class Hands:
         self._addresses: Sequence[Address] | None = None
         self.has_posts = owned.granted.out > 0
         self._bodies: dict[DeliveryId, Body] = {}
+        self._aside: tuple[TurnId, Aside] | None = None
         self._kept = process.histories.take(owned.session)
         self._history = self._remembered()
 
@@ -226,6 +231,27 @@ class Hands:
         return named if isinstance(named, str) else named.name
 
     @property
+    def on_fallback(self) -> bool:
+        """Whether the step's model call is made to the other model, because the agent's own has failed too often."""
+        return self.agent.fallback_model is not None and self.turn.tries >= MODEL_TRIES
+
+    @property
+    def most_tries(self) -> int:
+        """How often a step's model call is tried in all."""
+        return MODEL_TRIES if self.agent.fallback_model is None else 2 * MODEL_TRIES
+
+    @property
+    def fallback_name(self) -> str:
+        """The other model's name; nothing where there is none."""
+        other = self.agent.fallback_model or ""
+        return other if isinstance(other, str) else other.name
+
+    def model(self) -> Model:
+        """The model that the open step's call is made to now. Raises `ConfigError`."""
+        other = self.agent.fallback_model
+        return self.process.layer.model(other) if other and self.on_fallback else self.process.model(self.agent)
+
+    @property
     def window(self) -> int:
         """How many tokens its model takes in at once; 0 where nobody knows."""
         if self._window is None:
@@ -235,7 +261,7 @@ class Hands:
 
     def budget_text(self) -> str:
         """What people are asked when the session's budget is used up."""
-        return "The budget of this session is used up. Let it go on, up to as much again?"
+        return f"{told(self.owned.snapshot, self.agent.limits.budget)} Let it go on, up to as much again?"
 
     def session_view(self) -> SessionView:
         """The session as tools and instructions see it."""
@@ -273,6 +299,22 @@ class Hands:
             self._bodies |= self.process.repeat(lambda: self.process.reads.bodies(self.owned.session, missing))
         return {name: self._bodies[name] for name in deliveries if name in self._bodies}
 
+    def aside(self) -> Aside:
+        """What came beside the messages of the open turn."""
+        turn = self.owned.snapshot.turn
+        if turn is None or not turn.aside:
+            return NO_ASIDE
+        if self._aside is None or self._aside[0] != turn.id:
+            packed = self.process.repeat(lambda: self.process.reads.record(self.owned.session, turn.id))
+            self._aside = turn.id, codec.unpack(Aside, packed) if packed else NO_ASIDE
+        return self._aside[1]
+
+    def result(self) -> object:
+        """The result of the open turn, as it is recorded."""
+        name = result_key(self.turn.id)
+        packed = self.process.repeat(lambda: self.process.reads.record(self.owned.session, name))
+        return unpack_result(packed) if packed else None
+
     def notes(self, names: Sequence[RequestId]) -> dict[RequestId, Note]:
         """What is noted of requests."""
         found = self.process.repeat(lambda: self.process.journal.notes(self.owned.session, names))
@@ -305,8 +347,11 @@ class Hands:
             self._history = self._loaded(self._kept, self.owned.position.gen, self.owned.position.rows)
         return Messages(self._history, self.process.layer.read)
 
-    def wrote(self, rows: Sequence[bytes], new_gen: int | None) -> None:
-        """Rows that a commit has added, or that begin a new generation."""
+    def wrote(self, rows: Sequence[bytes], new_gen: int | None, aside: Aside | None) -> None:
+        """Rows that a commit has added, or that begin a new generation, and what came beside messages that it took in."""
+        turn = self.owned.snapshot.turn
+        if aside is not None:
+            self._aside = (turn.id, aside) if turn is not None else None
         if new_gen is not None:
             self._history = History(self.owned.session, new_gen)
         if self._history is not None:
