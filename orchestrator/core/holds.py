@@ -162,7 +162,9 @@ def requested(snapshot: Snapshot, fact: InputRequested) -> Snapshot:
         replace(call, gate="open") if call.id in asked and call.gate == "ask" else call for call in turn.calls
     )
     kept = turn.requests[-MAX_REQUESTS:]
-    return replace(snapshot, turn=replace(turn, calls=calls, requests=(*kept, *fact.requests), withdrawn=False))
+    return replace(
+        snapshot, turn=replace(turn, calls=calls, requests=(*kept, *fact.requests), withdrawn=False, over_budget="")
+    )
 
 
 def taken(snapshot: Snapshot, fact: AnswersTaken) -> Snapshot:
@@ -213,7 +215,9 @@ def resolved(snapshot: Snapshot, _fact: InputResolved) -> Snapshot:
         if call.id in ended and ended[call.id].state == "approved" and call.asks == "approval"
     )
     calls = tuple(
-        replace(call, gate="approved", state="asked") if call.id in ended and ended[call.id].state == "approved" else call
+        replace(call, gate="approved", state="asked")
+        if call.id in ended and ended[call.id].state == "approved"
+        else call
         for call in turn.calls
     )
     limits = [request for request in untold(turn) if request.kind == "session-limit"]

@@ -211,8 +211,8 @@ class ScriptedModel:
 
     An answer takes `seconds` and comes in `pieces` deltas. After the end of a list the call fails, and is not tried again.
     The tokens it reports are invented: `input_tokens` in, a quarter of the characters out. With `input_tokens=None` it
-    counts a quarter of the characters that it was given. Each answer costs `cost_usd`. `summary` is what it says when a history is summed up; "Summary of
-    12 messages." without it.
+    counts a quarter of the characters that it was given. Each answer costs `cost_usd`. `summary` is what it says when a
+    history is summed up; "Summary of 12 messages." without it.
     """
 
     def __init__(

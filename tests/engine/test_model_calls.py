@@ -1,7 +1,9 @@
 """Model calls that break: tried again, put off, given up; what was half said does not count."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from orchestrator.core.names import SessionId
 from orchestrator.models.scripted import Conversation, Reply, ScriptedModel, answers, asks, fails
 from orchestrator.ports import ModelCall, ModelFailure, ModelOutput, TextDelta
 from orchestrator.tool import ToolContext, tool
-from tests.worlds import Fault, World, answered, said
+from tests import fake_openai as provider
+from tests.fake_openai import FakeOpenAI
+from tests.worlds import Fault, How, World, answered, said
 
 DONE = [said("hello"), answered("done")]
 FAILED = [
@@ -411,4 +415,111 @@ def test_what_no_try_can_mend_is_not_tried_on_the_fallback(world: World) -> None
     world.run(session)
     assert other.asked == 0
     assert world.types(session) == FAILED
+    world.check(session)
+
+
+@pytest.mark.parametrize("at", range(2, 9))
+@pytest.mark.parametrize("how", ["crash before", "crash after", "reply lost"])
+def test_a_fallback_that_breaks_anywhere_is_asked_for_one_answer(world: World, at: int, how: How) -> None:
+    other = Counts("other", [answers("done")])
+    world.app([fails("busy", retry_after=0)], fallback_model=other)
+    world.traffic.fault = Fault(at, how)
+    session = world.create()
+    world.run(session)
+    assert [fact.model for fact in world.reads.facts(session) if isinstance(fact, ModelAnswered)] == ["other"]
+    assert other.asked <= 2
+    assert world.history(session) == DONE
+    world.check(session)
+
+
+# The same with a provider's library between ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def provided(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], FakeOpenAI]]:
+    """`provided(script)`: from now on the world's agent is served by a provider with that script."""
+    with ExitStack() as started:
+
+        def start(script: Any) -> FakeOpenAI:
+            fake = started.enter_context(FakeOpenAI(script))
+            monkeypatch.setenv("OPENAI_BASE_URL", fake.url)
+            monkeypatch.setenv("OPENAI_API_KEY", "x")
+            world.change(model="openai-chat:gpt-test")
+            world.app([])
+            return fake
+
+        yield start
+
+
+def test_an_overflow_in_the_words_of_a_provider_is_summed_up(
+    world: World, provided: Callable[[Any], FakeOpenAI]
+) -> None:
+    def script(call: Any) -> provider.Reply:
+        if "Write the summary now." in str(call.messages[-1]["content"]):
+            return provider.text("They spoke of pears.")
+        if len(str(call.messages)) > 12_000:
+            return provider.error(400, code="context_length_exceeded", message="maximum context length")
+        return provider.text("x" * 500)
+
+    fake = provided(script)
+    session = world.create("first " + "y" * 500)
+    world.run(session)
+    for number in range(20):
+        if "compaction.completed" in world.types(session):
+            break
+        world.say(session, f"more {number} " + "y" * 500)
+        world.run(session)
+    assert "compaction.completed" in world.types(session)
+    assert "turn.failed" not in world.types(session)
+    assert "They spoke of pears." in str(fake.calls[-1].messages)
+    world.check(session)
+
+
+def test_a_filtered_answer_of_a_provider_fails_the_turn_and_the_session_goes_on(
+    world: World, provided: Callable[[Any], FakeOpenAI]
+) -> None:
+    fake = provided([provider.filtered("I will not"), provider.text("all of it")])
+    session = world.create()
+    world.run(session)
+    assert failure(world, session)["details"]["semanticErrorId"] == "model-response-content-filtered"
+    assert world.types(session) == FAILED
+    assert len(fake.calls) == 1
+    world.say(session, "again")
+    world.run(session)
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+def test_calls_that_a_provider_has_cut_are_answered_so_that_it_takes_the_history(
+    world: World, provided: Callable[[Any], FakeOpenAI]
+) -> None:
+    @tool
+    def find(ctx: ToolContext, x: int) -> str:
+        """Find."""
+        return "found"
+
+    cut = replace(provider.tools(provider.Use("find", '{"x": ', id="c1")), finish="length")
+    fake = provided([cut, provider.text("all of it")])
+    world.app([], [find])
+    session = world.create()
+    world.run(session)
+    assert not world.starts("find")
+    [told] = [message for message in fake.calls[-1].messages if message["role"] == "tool"]
+    assert told["tool_call_id"] == "c1"
+    assert "cut at its length limit" in told["content"]
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+def test_an_outage_of_the_provider_fails_the_turn_and_never_the_session(
+    world: World, provided: Callable[[Any], FakeOpenAI]
+) -> None:
+    fake = provided([*[provider.error(503, retry_after=0)] * 3, provider.text("all of it")])
+    session = world.create()
+    world.run(session)
+    assert len(fake.calls) == 3
+    assert failure(world, session)["details"]["statusCode"] == 503
+    world.say(session, "again")
+    world.run(session)
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
     world.check(session)

@@ -156,7 +156,7 @@ def test_what_may_work_later_is_tried_again_by_us_and_not_by_the_client(
     assert "come back later" in failed.message
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 422])
 def test_what_will_not_work_later_either_is_not_tried_again(layer: Layer, provider: Provider, status: int) -> None:
     failed = failure(layer, provider, error(status, message="no such thing"))
     assert not failed.retryable
