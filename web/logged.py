@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-CAPABILITY = re.compile(r"(/(?:callback|webhook)/).+")
+CAPABILITY = re.compile(r"(/(?:callback|webhook|requests)/).+")
 """Behind these words stand texts that nobody can guess; who has one needs no other key."""
 
 

@@ -20,13 +20,14 @@ from web.channels import mount_channels
 from web.front import Front
 from web.info import info
 from web.problems import reply
+from web.requests import mount_requests
 from web.stream import Ndjson, Sse, Stream, hung_up
 
 View = Callable[..., Response]
 STREAM_VERSION = "26"
 LOOKED_THROUGH = 1000
 """Sessions among which a user's own are looked for."""
-OPEN = ("_health", "_webhook")
+OPEN = ("_health", "_webhook", "_link")
 """Endpoints whose names end so need no credential: they tell nothing, or look at what was sent themselves."""
 
 
@@ -55,6 +56,7 @@ def mount(blueprint: Blueprint, front: Front) -> None:
             add("/session/<session>", views.erase, "DELETE")
             add("/sessions", views.sessions, "GET")
     mount_channels(blueprint, front)
+    mount_requests(blueprint, front, Views(front, strict=False).reached)
     blueprint.before_request(_open_the_door(front))
     blueprint.after_request(cors.after(front.settings.origins))
     blueprint.register_error_handler(Exception, problems.answer)
@@ -116,7 +118,7 @@ class Views:
         wanted = schema.send(request)
         answers = isinstance(wanted, schema.Answer)
         try:
-            name = self._reached(session, "answer" if answers else "send")
+            name = self.reached(session, "answer" if answers else "send")
         except SessionNotFound:
             raise SessionNotActive(session=session) from None
         if isinstance(wanted, schema.Send):
@@ -127,7 +129,7 @@ class Views:
         """202: the session was told. 200: there is none to tell."""
         turn = schema.cancel(request)
         try:
-            name = self._reached(session, "control")
+            name = self.reached(session, "control")
             outcome = self.front.cancel(name, turn, caller().principal)
         except (SessionNotFound, SessionNotActive):
             told = {} if self.strict else {"outcome": "nothing_runs"}
@@ -146,7 +148,7 @@ class Views:
         """200: the session has ended, from now on. Its stream says the rest."""
         reason = schema.reset(request)
         try:
-            name = self._reached(session, "control")
+            name = self.reached(session, "control")
             self.front.control(name, "reset", caller().principal, reason)
         except (SessionNotFound, SessionNotActive):
             return _no_active_session()
@@ -154,20 +156,20 @@ class Views:
 
     def erase(self, session: str) -> Response:
         """200: nothing of it is left."""
-        name = self._reached(session, "erase")
+        name = self.reached(session, "erase")
         self.front.erase(name)
         return reply({"ok": True, "sessionId": name, "status": "erased"})
 
     def _asked(self, session: str, control: Literal["clear", "compact"]) -> Response:
         schema.nothing(request)
         try:
-            name = self._reached(session, "control")
+            name = self.reached(session, "control")
             self.front.control(name, control, caller().principal)
         except (SessionNotFound, SessionNotActive):
             return _no_active_session()
         return _accepted(name)
 
-    def _reached(self, session: str, scope: str) -> SessionId:
+    def reached(self, session: str, scope: str) -> SessionId:
         """The session, if this caller may do this to it. Raises `SessionNotFound`, `Forbidden`."""
         access.check_scope(caller(), scope)
         name = schema.session_id(session)
@@ -176,7 +178,7 @@ class Views:
 
     def view(self, session: str) -> Response:
         """A session as people see it."""
-        name = self._reached(session, "read")
+        name = self.reached(session, "read")
         seen = self.front.ask(lambda engine: engine.view(name))
         return reply(
             {
@@ -206,7 +208,7 @@ class Views:
 
     def stream(self, session: str) -> Response:
         """The events from an index on, and those that come."""
-        name = self._reached(session, "read")
+        name = self.reached(session, "read")
         wanted = schema.reading(request, name)
         front = self.front
         tail, life = front.ask(lambda engine: _place(engine, name))

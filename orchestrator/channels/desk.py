@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from orchestrator.core.delivery import Body, Control
+from orchestrator.core.delivery import Body, Control, Response
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
 
@@ -91,6 +92,12 @@ class Desk(Protocol):
         key: str = "",
     ) -> Admission:
         """A message to a session."""
+        ...
+
+    def answer(
+        self, session: SessionId, responses: Sequence[Response], *, principal: Principal | None = None, key: str = ""
+    ) -> Admission:
+        """Answers to requests of a session."""
         ...
 
     def cancel(self, session: SessionId, *, turn: str = "", principal: Principal | None = None) -> object:

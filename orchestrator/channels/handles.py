@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from orchestrator.channels.channel import Message, Order, Policy, address_of, body_of, check_name
 from orchestrator.channels.desk import Desk
-from orchestrator.core.names import DeliveryId, SessionId
+from orchestrator.core.delivery import Response
+from orchestrator.core.names import DeliveryId, RequestId, SessionId
 from orchestrator.core.snapshot import Principal
-from orchestrator.errors import RequestUnknown, SessionNotActive
+from orchestrator.errors import SessionNotActive
 
 if TYPE_CHECKING:
     from orchestrator.agent import App
@@ -95,10 +96,23 @@ class AddressHandle:
         )
         return Sent(found.session, found.delivery, found.started, found.again)
 
-    def answer(self, request: str, *, option: str = "", text: str = "", principal: Principal | None = None) -> Sent:
-        """An answer to a request. This version asks nothing. Raises `RequestUnknown`."""
-        del option, text, principal
-        raise RequestUnknown(session=self.resolve() or f"{self.channel}/{self.address}", request=request)
+    def answer(
+        self,
+        request: str,
+        *,
+        option: str = "",
+        text: str = "",
+        principal: Principal | None = None,
+        delivery_key: str = "",
+    ) -> Sent:
+        """An answer to a request of the session that has this address. The stream says whether it counts.
+
+        Raises `RequestUnknown` for what the session has never asked, `SessionNotActive`; else as `send`.
+        """
+        session = self.resolve()
+        if session is None:
+            raise SessionNotActive(session=f"{self.channel}/{self.address}")
+        return _answer(self._desk(), session, Response(RequestId(request), option, text), principal, delivery_key)
 
     def cancel(self, turn: str = "", *, principal: Principal | None = None) -> SessionId | None:
         """Stop the open turn (only `turn`, if given). Returns the session that was told, None if there is none."""
@@ -157,10 +171,20 @@ class SessionHandle:
         )
         return Sent(self.session, found.delivery, again=found.again)
 
-    def answer(self, request: str, *, option: str = "", text: str = "", principal: Principal | None = None) -> Sent:
-        """An answer to a request. This version asks nothing. Raises `RequestUnknown`."""
-        del option, text, principal
-        raise RequestUnknown(session=self.session, request=request)
+    def answer(
+        self,
+        request: str,
+        *,
+        option: str = "",
+        text: str = "",
+        principal: Principal | None = None,
+        delivery_key: str = "",
+    ) -> Sent:
+        """An answer to a request of this session. The stream says whether it counts.
+
+        Raises `RequestUnknown` for what the session has never asked, `SessionNotActive`; else as `send`.
+        """
+        return _answer(self._desk(), self.session, Response(RequestId(request), option, text), principal, delivery_key)
 
     def cancel(self, turn: str = "", *, principal: Principal | None = None) -> SessionId | None:
         """Stop the open turn (only `turn`, if given). Returns the session, None if it is not live."""
@@ -198,6 +222,11 @@ class SessionHandle:
 
     def __repr__(self) -> str:
         return f"SessionHandle({self.channel!r}, {self.session!r})"
+
+
+def _answer(desk: Desk, session: SessionId, said: Response, principal: Principal | None, key: str) -> Sent:
+    found = desk.answer(session, [said], principal=principal, key=key)
+    return Sent(session, found.delivery, again=found.again)
 
 
 # Whose engine -------------------------------------------------------------------------------------------------------------

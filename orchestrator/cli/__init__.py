@@ -111,6 +111,7 @@ def _sessions(parser: argparse.ArgumentParser) -> None:
         ("list", "the sessions used last"),
         ("show", "one session"),
         ("follow", "its stream, from the beginning on, one event a line"),
+        ("requests", "what it has asked people and who has answered, one request a line"),
         ("cancel", "stop the open turn"),
         ("clear", "let the model forget what was said, when no turn is open"),
         ("compact", "let the model sum up what was said long ago, when no turn is open"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 
@@ -15,6 +16,7 @@ from orchestrator.core.names import Millis, SessionId
 from orchestrator.engine import Engine
 from orchestrator.errors import SessionNotFound
 from orchestrator.loader import load_app
+from orchestrator.records import is_open, record
 from orchestrator.wake import OtherBroker
 
 LOOK_SECONDS = 0.2
@@ -55,7 +57,8 @@ def list_(asked: argparse.Namespace) -> int:
 
 def show_(asked: argparse.Namespace) -> int:
     """One session, a field a line."""
-    seen = _engine().view(_named(asked.session))
+    engine, session = _engine(), _named(asked.session)
+    seen = engine.view(session)
     fields = {
         "session": seen.session,
         "agent": seen.agent,
@@ -70,6 +73,15 @@ def show_(asked: argparse.Namespace) -> int:
     }
     for name, value in fields.items():
         print(f"{name:<11}{value}")
+    if count := sum(map(is_open, engine.requests(session))):
+        print(f"{'requests':<11}waits for an answer to {count} request{'' if count == 1 else 's'}")
+    return 0
+
+
+def requests_(asked: argparse.Namespace) -> int:
+    """What a session has asked people and who has answered, one JSON object a line. Links are not in it: it is to be kept."""
+    for note in _engine().requests(_named(asked.session)):
+        print(json.dumps(record(note), ensure_ascii=False))
     return 0
 
 

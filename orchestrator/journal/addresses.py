@@ -132,6 +132,7 @@ class Addresses(Admission):
                 "parent": "",
                 "root": candidate,
                 "life_ms": life_ms,
+                "mute": "",
                 "id": delivery.id,
                 "kind": envelope.kind,
                 "guard": envelope.guard,

@@ -33,12 +33,14 @@ class Admission(Calling):
         life_ms: int = 0,
         who: str = "",
         operation: Operation | None = None,
+        may_ask: bool = True,
     ) -> Admitted:
         """Bring a session into being; with `life_ms` it has a deadline. Raises `JournalFull`, `JournalAway`, and `SessionNotActive` for
         an id that was erased.
 
         `operation`: whoever comes with it again is told of the session it made (`Admitted.session`), and nothing is delivered, while
-        that session is live and for a day after it was made. The session must be of the operation's shard. `who` takes part.
+        that session is live and for a day after it was made. The session must be of the operation's shard. `who` takes part. Without
+        `may_ask` the session asks nobody.
         """
         keys = self.keys(session)
         if operation is not None and operation.shard != shard_of(session):
@@ -54,6 +56,7 @@ class Admission(Calling):
                 "parent": parent,
                 "root": root or session,
                 "life_ms": life_ms,
+                "mute": "" if may_ask else "1",
                 "grace_ms": self.grace_ms,
                 "delivery": first.id if first else "",
                 "head": codec.pack(first.envelope) if first else b"",

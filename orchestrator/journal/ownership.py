@@ -69,7 +69,7 @@ class Ownership(Calling):
         _, epoch, attempt, faults, now, seq, events, gen, rows, judged, last_row, base, agent, parent, text, found = (
             answer[:16]
         )
-        life, deadline, out = answer[16:]
+        life, deadline, out, may_ask = answer[16:]
         return Granted(
             epoch=epoch,
             attempt=attempt,
@@ -86,6 +86,7 @@ class Ownership(Calling):
             life=life.decode(),
             deadline=Millis(deadline),
             out=out,
+            may_ask=may_ask == 1,
         )
 
     def commit(self, session: SessionId, token: Token, writes: Writes) -> Committed:

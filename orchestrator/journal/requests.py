@@ -39,13 +39,24 @@ class Requests(Erasing):
         with spoken():
             return cast("list[bytes]", self.client.hvals(self.keys(session).req))
 
-    def claim(self, token: str, delivery: DeliveryId) -> Claimed:
-        """Use a link for a delivery. Raises `LinkUnknown`, `JournalFull`, `JournalAway`."""
+    def look_at(self, token: str) -> Claimed:
+        """Where a link leads, and for which delivery it was used (empty: for none yet). Raises `LinkUnknown`, `JournalAway`."""
+        with spoken():
+            found = cast("list[bytes | None]", self.client.hmget(self._link(token), ["session", "request", "owner"]))
+        session, request, owner = ((part or b"").decode() for part in found)
+        if not session:
+            raise LinkUnknown()
+        return Claimed(SessionId(session), RequestId(request), DeliveryId(owner))
+
+    def _link(self, token: str) -> str:
         shard = token[:2]
         if shard not in shards():
             raise LinkUnknown()
-        link = shard_key(self.prefix, shard, f"link:{link_key(token)}")
-        answer = self._run("claim", None, {"link": link, "delivery": delivery}, level=self.durability)
+        return shard_key(self.prefix, shard, f"link:{link_key(token)}")
+
+    def claim(self, token: str, delivery: DeliveryId) -> Claimed:
+        """Use a link for a delivery. Raises `LinkUnknown`, `JournalFull`, `JournalAway`."""
+        answer = self._run("claim", None, {"link": self._link(token), "delivery": delivery}, level=self.durability)
         if answer[0] == b"gone":
             raise LinkUnknown()
         session, request, owner = (part.decode() for part in answer[2:])

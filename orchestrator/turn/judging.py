@@ -10,7 +10,7 @@ from orchestrator.approval import Approval, Deny, GatedCall, Responder, verdict_
 from orchestrator.clock import steady
 from orchestrator.core.effect import JudgeCalls, JudgeCandidate
 from orchestrator.core.event import Bodies, Outcome
-from orchestrator.core.fact import CallsJudged, CandidateJudged, ToolReturned, Verdict
+from orchestrator.core.fact import CallsJudged, CallStatus, CandidateJudged, ToolReturned, Verdict
 from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Call
 from orchestrator.notes import DENIED
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 POLICY_SECONDS = 60.0
 """How long a policy may take."""
 READY_SECONDS = 30.0
+UNAVAILABLE = "APPROVAL_UNAVAILABLE"
 
 
 def judge_calls(hands: Hands, effect: JudgeCalls) -> None:
@@ -34,7 +35,9 @@ def judge_calls(hands: Hands, effect: JudgeCalls) -> None:
     says: dict[CallId, str | Deny] = {}
     for call in effect.calls:
         approval = tools[call.tool].approval if call.tool in tools else None
-        if approval is None or isinstance(approval.policy, str):
+        if call.asks == "question":
+            says[call.id] = "ask"
+        elif approval is None or isinstance(approval.policy, str):
             says[call.id] = "run" if approval is None or approval.policy == "never" else "ask"
         else:
             asked[call.id] = approval
@@ -47,7 +50,7 @@ def judge_calls(hands: Hands, effect: JudgeCalls) -> None:
         says[CallId(name)] = _verdict(hands, name, judged)
     turn, at = hands.turn, hands.process.clock.now()
     verdicts = tuple(
-        Verdict(name, "deny" if isinstance(said, Deny) else "ask" if said == "ask" else "run")
+        Verdict(name, "run" if said == "run" else "ask" if said == "ask" and hands.may_ask else "deny")
         for name, said in says.items()
     )
     hands.give(CallsJudged(turn.id, turn.step, verdicts, at))
@@ -55,6 +58,10 @@ def judge_calls(hands: Hands, effect: JudgeCalls) -> None:
         if isinstance(said, Deny):
             fact = ToolReturned(turn.id, turn.step, name, "rejected", at)
             hands.give(fact, Bodies(outcomes={name: denied(said.reason)}))
+    if not hands.may_ask:
+        for call in effect.calls:
+            if says[call.id] == "ask":
+                nobody(hands, call)
 
 
 def _verdict(hands: Hands, name: str, judged: Judged) -> str | Deny:
@@ -66,6 +73,19 @@ def _verdict(hands: Hands, name: str, judged: Judged) -> str | Deny:
         problem = str(wrong)
     log.warning("%s %s: a person is asked, because the policy failed: %s", hands.owned.session, name, problem)
     return "ask"
+
+
+def nobody(hands: Hands, call: Call) -> None:
+    """Give a call that a person would have to decide its result where nobody can be asked."""
+    turn = hands.turn
+    status: CallStatus = "completed"
+    outcome = Outcome(status, {"status": "unavailable"})
+    if call.asks != "question":
+        text = "This call needs a person's approval, and nobody can be asked in this session."
+        status, told = "rejected", {"code": UNAVAILABLE, "message": text}
+        outcome = Outcome(status, told, told)
+    fact = ToolReturned(turn.id, turn.step, call.id, status, hands.process.clock.now())
+    hands.give(fact, Bodies(outcomes={call.id: outcome}))
 
 
 def denied(reason: str) -> Outcome:

@@ -7,27 +7,26 @@ from collections.abc import Mapping
 import orchestrator.ids as ids
 from orchestrator.core import holds
 from orchestrator.core.effect import AskPeople
-from orchestrator.core.event import Bodies, Outcome
-from orchestrator.core.fact import CallStatus, InputRequested, ToolReturned
+from orchestrator.core.event import Bodies
+from orchestrator.core.fact import InputRequested
 from orchestrator.core.names import NEVER, CallId, Millis, request_id
 from orchestrator.core.snapshot import Call, Option, Request, WhoAnswers
 from orchestrator.draft import Given
 from orchestrator.notes import Note, who, wire
 from orchestrator.tool import Tool
 from orchestrator.turn.hands import Hands
-from orchestrator.turn.judging import gated
+from orchestrator.turn.judging import gated, nobody
 
 MOST_LABEL = 80
 MOST_OPTIONS = 10
 MAYBE_RUN = "It was approved before and began; it may have run, wholly or partly. Run it again?"
-UNAVAILABLE = "APPROVAL_UNAVAILABLE"
 
 
 def request_input(hands: Hands, effect: AskPeople) -> None:
     """Make the requests, or give the calls their results where nobody can be asked."""
     if not hands.may_ask:
         for call in effect.calls:
-            _nobody(hands, call)
+            nobody(hands, call)
         return
     at, fresh = hands.process.clock.now(), ids.ulid(hands.process.clock.now())
     tools = {tool.name: tool for tool in hands.agent.tools}
@@ -38,18 +37,6 @@ def request_input(hands: Hands, effect: AskPeople) -> None:
     notes = {request.id: note for request, note in made}
     fact = InputRequested(hands.turn.id, hands.turn.step, requests, at)
     hands.given.append(Given(fact, Bodies(requests=tuple(wire(note) for note in notes.values())), asked=notes))
-
-
-def _nobody(hands: Hands, call: Call) -> None:
-    turn = hands.turn
-    status: CallStatus = "completed"
-    outcome = Outcome(status, {"status": "unavailable"})
-    if call.asks != "question":
-        text = "This call needs a person's approval, and nobody can be asked in this session."
-        status, told = "rejected", {"code": UNAVAILABLE, "message": text}
-        outcome = Outcome(status, told, told)
-    fact = ToolReturned(turn.id, turn.step, call.id, status, hands.process.clock.now())
-    hands.give(fact, Bodies(outcomes={call.id: outcome}))
 
 
 def _of_call(hands: Hands, call: Call, tool: Tool | None, fresh: str, place: int, at: Millis) -> tuple[Request, Note]:

@@ -280,6 +280,9 @@ class Session(Thing):
     def send(self, message: Any, **options: Any) -> Response:
         return Response(self.node, self.call("send", args=[message, options])["$"])
 
+    def respond(self, *answers: dict[str, str]) -> Response:
+        return Response(self.node, self.call("respond", args=[list(answers)])["$"])
+
     def cancel(self, **options: Any) -> Any:
         return self.call("cancel", args=[options])
 

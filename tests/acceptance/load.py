@@ -8,7 +8,7 @@ import os
 import time
 import zlib
 
-from orchestrator import Agent, App, ToolContext, always, tool
+from orchestrator import Agent, App, ToolContext, always, ask_question, tool
 
 LOG = os.environ.get("LOAD_LOG", "/dev/null")
 
@@ -75,7 +75,7 @@ app = App(
             "load",
             instructions=os.environ.get("LOAD_INSTRUCTIONS", "Work."),
             model="openai-chat:gpt-test",
-            tools=[work, crash, linger, sign],
+            tools=[work, crash, linger, sign, ask_question],
         )
     ]
 )

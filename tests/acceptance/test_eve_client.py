@@ -260,6 +260,106 @@ def test_a_message_before_any_output_restarts_the_step_within_the_turn(client: C
     is_whole(session, events)
 
 
+# Requests -------------------------------------------------------------------------------------------------------------
+
+SIGNS = "steps=2 tool=sign"
+QUESTION = 'steps=2 tool=ask_question args={"question":"Which colour?","options":["red","green"]}'
+
+
+def asked(result: dict[str, Any], count: int = 1) -> list[str]:
+    """The ids of what a turn waits for."""
+    assert result["status"] == "waiting"
+    assert types(result["events"])[-2:] == ["input.requested", "turn.waiting"]
+    found = [str(request["requestId"]) for request in result["inputRequests"]]
+    assert len(found) == count
+    return found
+
+
+def one_of(events: list[Event], kind: str) -> Any:
+    """The data of the only event of a type."""
+    [found] = [event["data"] for event in events if event["type"] == kind]
+    return found
+
+
+def test_an_approval_is_asked_for_and_given(client: Client) -> None:
+    session, response = client.create(saying(SIGNS))
+    first = response.result()
+    [request] = asked(first)
+    second = session.respond({"requestId": request, "optionId": "approve"}).result()
+    told = types(second["events"], "message.appended")
+    assert told[:4] == ["approval.settled", "input.resolved", "step.started", "action.result"]
+    assert told[-2:] == ["turn.completed", "session.waiting"]
+    assert one_of(second["events"], "action.result")["status"] == "completed"
+    assert turns(second["events"]) == ["turn_0"]
+    assert "done after 2 steps" in second["message"]
+    is_whole(session, [*first["events"], *second["events"]])
+
+
+def test_an_approval_is_refused_with_a_text(client: Client) -> None:
+    session, response = client.create(saying(SIGNS))
+    first = response.result()
+    [request] = asked(first)
+    second = session.respond({"requestId": request, "optionId": "cancel", "text": "Not today."}).result()
+    told = types(second["events"], "message.appended")
+    assert told[:4] == ["approval.settled", "input.resolved", "action.result", "step.started"]
+    [resolution] = one_of(second["events"], "input.resolved")["resolutions"]
+    assert (resolution["outcome"], resolution["response"]["text"]) == ("denied", "Not today.")
+    result = one_of(second["events"], "action.result")
+    assert (result["status"], result["error"]["code"]) == ("rejected", "TOOL_EXECUTION_DENIED")
+    assert second["message"]
+    is_whole(session, [*first["events"], *second["events"]])
+
+
+def test_a_text_is_an_answer_if_it_says_an_option(client: Client) -> None:
+    session, response = client.create(saying(SIGNS))
+    asked(response.result())
+    second = session.send("approve").result()
+    assert types(second["events"])[:2] == ["approval.settled", "input.resolved"]
+    assert messages(second["events"]) == []
+    assert one_of(second["events"], "action.result")["status"] == "completed"
+
+
+def test_of_two_approvals_one_may_be_answered_first(client: Client) -> None:
+    session, response = client.create(saying(f"{SIGNS} calls=2"))
+    first = response.result()
+    one, two = asked(first, 2)
+    half = session.respond({"requestId": two, "optionId": "approve"}).result()
+    assert types(half["events"]) == ["approval.settled", "turn.waiting"]
+    assert half["status"] == "waiting"
+    rest = session.respond({"requestId": one, "optionId": "cancel"}).result()
+    assert types(rest["events"])[:2] == ["approval.settled", "input.resolved"]
+    results = [event["data"]["status"] for event in rest["events"] if event["type"] == "action.result"]
+    assert sorted(results) == ["completed", "rejected"]
+    is_whole(session, [*first["events"], *half["events"], *rest["events"]])
+
+
+def test_a_turn_that_waits_is_cancelled(client: Client) -> None:
+    session, response = client.create(saying(SIGNS))
+    first = response.result()
+    asked(first)
+    with session.following() as reading:
+        assert session.cancel()["status"] == "accepted"
+        reading.until("session.waiting")
+    assert types(reading.events) == ["input.resolved", "turn.cancelled", "session.waiting"]
+    assert one_of(reading.events, "input.resolved")["resolutions"][0]["outcome"] == "cancelled"
+    assert session.send(saying("after")).result()["status"] == "waiting"
+
+
+def test_a_question_is_answered_by_an_option_or_a_text(client: Client) -> None:
+    for answer, said in (({"optionId": "2"}, "green"), ({"text": "Blue."}, "Blue.")):
+        session, response = client.create(saying(QUESTION))
+        [request] = asked(response.result())
+        second = session.respond({"requestId": request, **answer}).result()
+        output = one_of(second["events"], "action.result")["result"]["output"]
+        assert (output["status"], output["answer"]) == ("answered", said)
+
+
+def test_an_answer_to_what_nobody_asked_is_an_error(client: Client) -> None:
+    session, response = client.create(saying("hello"))
+    response.result()
+    assert refusal(lambda: session.respond({"requestId": "req_1", "optionId": "approve"})) == (409, "request_unknown")
+
+
 # Controls -------------------------------------------------------------------------------------------------------------
 
 

@@ -132,7 +132,7 @@ def test_what_is_no_message_is_400(plain: Site, body: dict[str, object]) -> None
     assert plain.http.post("/v1/channels/support/a", json=body).status_code == 400
 
 
-def test_an_answer_has_no_request_in_this_version(plain: Site) -> None:
+def test_an_answer_to_what_nobody_asked_is_refused(plain: Site) -> None:
     answer = {"inputResponses": [{"requestId": "req_1", "optionId": "yes"}]}
     status, body = told(plain.http.post("/v1/channels/support/a", json=answer))
     assert (status, body["code"]) == (409, "session_not_active")

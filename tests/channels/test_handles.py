@@ -70,8 +70,10 @@ def test_by_id_it_is_that_session_or_none(site: Site) -> None:
     assert support.resolve("t-1") is None
 
 
-def test_nothing_can_be_answered_yet(site: Site) -> None:
+def test_what_nobody_asked_cannot_be_answered(site: Site) -> None:
     talk = site.channel("support").from_("t-1")
+    with pytest.raises(SessionNotActive):
+        talk.answer("req_1", option="yes")
     session = talk.send("Hi").session
     with pytest.raises(RequestUnknown):
         talk.answer("req_1", option="yes")

@@ -7,6 +7,7 @@ import pytest
 
 from orchestrator import apikeys
 from orchestrator.cli import main
+from orchestrator.engine import Response
 from tests.cli.conftest import APP, Say
 from tests.tasks.conftest import Desk
 from tests.tasks.workers import environment, worker
@@ -126,3 +127,21 @@ def test_a_session_that_is_not_there_is_one_line(verb: str, session: str, say: S
     assert done.returncode == 2
     assert session in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_what_a_session_asks_is_shown_and_exported(say: Say, desk: Desk, url: str, tmp_path: Path) -> None:
+    process = worker(tmp_path / "log", environment(url))
+    try:
+        session = desk.say("sign it")
+        desk.wait(session, "turn.waiting")
+        assert "waits for an answer to 1 request\n" in say("sessions", "show", session).stdout
+        [request] = map(json.loads, say("sessions", "requests", session).stdout.splitlines())
+        assert (request["state"], request["action"]["toolName"]) == ("open", "sign")
+        assert "link" not in request
+        desk.engine.answer(session, [Response(request["requestId"], "approve")])
+        desk.wait(session, "session.waiting")
+    finally:
+        process.stop()
+    [request] = map(json.loads, say("sessions", "requests", session).stdout.splitlines())
+    assert (request["state"], request["optionId"]) == ("approved", "approve")
+    assert "requests" not in say("sessions", "show", session).stdout

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+import orchestrator.ids as ids
 from orchestrator.approval import Approval, Deny, GatedCall, Responder, always, once
+from orchestrator.core.delivery import Body, Part
 from orchestrator.core.names import RequestId, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.engine import Response
@@ -78,7 +80,9 @@ def test_a_call_that_needs_approval_waits_and_the_others_run(world: World) -> No
         "kind": "tool-approval",
         "prompt": "Refund 500 cents?",
         "action": {
-            **{"kind": "tool-call", "callId": "call_0_0_0", "toolName": "refund"},
+            "kind": "tool-call",
+            "callId": "call_0_0_0",
+            "toolName": "refund",
             "input": {"cents": 500},
         },
         "display": "confirmation",
@@ -450,3 +454,37 @@ def test_an_erased_session_leaves_no_link(world: World) -> None:
     world.worker.erase(session)
     assert traces(world, session) == []
     assert not [key for key in world.client.scan_iter("*link:*")]
+
+
+def mute(world: World, script: Any) -> SessionId:
+    """A session that can ask nobody, with a message."""
+    world.app(script, [refund, look, ask_question])
+    session = ids.new_session(world.journal.time())
+    world._insist(
+        lambda: world.worker.create(Body((Part("text", "Pay me"),)), session=session, principal=ANN, may_ask=False)
+    )
+    world.sessions.append(session)
+    world.run(session)
+    return session
+
+
+def test_where_nobody_can_be_asked_a_call_is_refused_and_the_turn_goes_on(world: World) -> None:
+    session = mute(world, pays)
+    assert world.fields(session)["mute"] == "1"
+    assert "input.requested" not in types(world, session)
+    assert types(world, session)[-2:] == ["turn.completed", "session.waiting"]
+    assert not world.starts("refund")
+    shown = [data for kind, data in world.shown(session) if kind == "action.result"]
+    assert [data["error"]["code"] for data in shown if data["status"] == "rejected"] == ["APPROVAL_UNAVAILABLE"]
+    assert world.worker.requests(session) == []
+    world.check(session)
+
+
+def test_where_nobody_can_be_asked_a_question_is_told_so(world: World) -> None:
+    def curious(talk: Conversation) -> Reply:
+        return asks("ask_question", question="Which colour?") if talk.step == 0 else answers("Any, then.")
+
+    session = mute(world, curious)
+    assert world.history(session)[2] == results(("ask_question", {"status": "unavailable"}))
+    assert types(world, session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)

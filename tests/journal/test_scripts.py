@@ -15,7 +15,7 @@ from orchestrator.journal.scripts import FOLDER, VERBS, Script, script
 from tests.journal.test_ownership import busy
 from tests.journal.world import QUEUE, Command, Hand, Owner, Spoken
 
-ADMITS = {"create", "deliver", "arrive", "reserve", "take_address", "append"}
+ADMITS = {"create", "deliver", "arrive", "reserve", "take_address", "append", "claim"}
 each_verb = pytest.mark.parametrize("verb", VERBS)
 
 

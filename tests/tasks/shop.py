@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from orchestrator import Agent, App, ScriptedModel, answers, asks, tool
+from orchestrator import Agent, App, ScriptedModel, always, answers, asks, tool
 from orchestrator.models.scripted import Conversation, Reply
 
 
@@ -27,14 +27,22 @@ def stuck(folder: str) -> int:
         time.sleep(3600)
 
 
+@tool(approval=always())
+def sign() -> str:
+    """Needs leave."""
+    return "signed"
+
+
 def say(talk: Conversation) -> Reply:
     """`note FOLDER SECONDS` and `stuck FOLDER` call that tool, anything else is answered."""
     words = talk.message.split(" ")
     if talk.step == 0 and words[0] == "note":
         return asks("note", folder=words[1], seconds=float(words[2]))
+    if talk.step == 0 and words[0] == "sign":
+        return asks("sign")
     if talk.step == 0 and words[0] == "stuck":
         return asks("stuck", folder=words[1])
     return answers(f"You said {talk.message}.")
 
 
-app = App(agents=[Agent("clerk", model=ScriptedModel(say), tools=[note, stuck])])
+app = App(agents=[Agent("clerk", model=ScriptedModel(say), tools=[note, stuck, sign])])

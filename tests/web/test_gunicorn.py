@@ -77,6 +77,9 @@ def test_the_access_log_shows_no_path_that_opens_a_door_and_no_credential(valkey
 
 def test_our_own_log_shows_no_path_that_opens_a_door() -> None:
     assert cut("/v1/callback/abc") == "/v1/callback/…"
+    assert cut("/v1/requests/abc") == "/v1/requests/…"
+    assert cut("/v1//requests//abc/d") == "/v1//requests/…"
+    assert cut("/v1/session/ses_1/requests") == "/v1/session/ses_1/requests"
     assert cut("/v1/session/ses_1/callback") == "/v1/session/ses_1/callback"
     assert cut("/v1/webhooks/shop") == "/v1/webhooks/shop"  # what counts there is the signature
 

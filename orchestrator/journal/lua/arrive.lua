@@ -4,7 +4,7 @@
 -- FLAGS deny-oom
 -- PARTS clock ring open admit door
 -- KEYS own inbox box seen due index news who adrs adr adm adms erased
--- ARGV now door session agent deployment reads parent root life_ms id kind guard head body who_is limit grace_ms expect listed grave base template wakes queue broker_db journal_db
+-- ARGV now door session agent deployment reads parent root life_ms mute id kind guard head body who_is limit grace_ms expect listed grave base template wakes queue broker_db journal_db
 -- The keys are those of `session`, the id a new session gets; `door` is the address's key, `listed` what the list of that session says of it.
 -- expect: a session elsewhere that the caller has just seen ended, without having seen this delivery.
 -- Admission keys follow as pairs: the key and the digest of what it stands for, which is not compared if empty.

@@ -4,10 +4,10 @@
 -- FLAGS deny-oom
 -- PARTS clock ring open
 -- KEYS own inbox box seen due index who adrs adr erased
--- ARGV now session agent deployment reads parent root life_ms grace_ms delivery head body who_is operation listed grave base template wakes queue broker_db journal_db
+-- ARGV now session agent deployment reads parent root life_ms mute grace_ms delivery head body who_is operation listed grave base template wakes queue broker_db journal_db
 -- operation: the key of that address ('': none, and `adr` is not looked at); listed: what the session's list says of it.
 -- grave: what would be in `erased` if this id had been erased.
--- life_ms = 0: the session has no deadline.
+-- life_ms = 0: the session has no deadline. mute: 1 for one that asks nobody, else ''.
 -- Returns {'created' | 'again', now, ring, session}: ring = 1 asks the caller to publish the wake itself. {'gone'}: it was erased.
 local DAY_MS = 86400000
 local ms = clock(now)

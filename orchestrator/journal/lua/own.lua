@@ -7,11 +7,11 @@
 -- A session that is ending is given to whoever asks, its ending delivery first among the heads; one that is being erased to nobody.
 -- `instead` is a token of the caller's own that it gives up; `lost` = 1 asks for the session even if it is idle, to say what was lost.
 -- Returns {'gone'} | {'ended', out} | {'not_yours', deployment} | {'too_new', reads} | {'leased', for_ms, out} | {'later', for_ms} | {'idle', out} |
---         {'granted', epoch, attempt, faults, now, seq, events, gen, rows, judged, last_row, fact_base, agent, parent, snapshot, heads, life, deadline, out}
+--         {'granted', epoch, attempt, faults, now, seq, events, gen, rows, judged, last_row, fact_base, agent, parent, snapshot, heads, life, deadline, out, may_ask}
 --         {'stale'}: the call is older than the lease; nobody waits for it any more. `out` is how many entries the outbox has.
 local ms = clock(now)
 local h = redis.call('HMGET', own, 'status', 'deployment', 'reads', 'token', 'lease', 'work', 'next_timer', 'judged', 'floor', 'attempt',
-  'epoch', 'seq', 'events', 'gen', 'rows', 'last_row', 'fact_base', 'agent', 'parent', 'faults', 'left', 'deadline', 'out_at', 'end', 'erasing')
+  'epoch', 'seq', 'events', 'gen', 'rows', 'last_row', 'fact_base', 'agent', 'parent', 'faults', 'left', 'deadline', 'out_at', 'end', 'erasing', 'mute')
 if not h[1] or h[25] then
   redis.call('ZREM', due, session)
   return {'gone'}
@@ -24,7 +24,7 @@ local function grant(epoch, attempt, faults)
   local text = redis.call('GET', snapshot) or ''
   local first = h[1] == 'ending' and h[24] or nil
   return {'granted', epoch, attempt, faults, whole(ms), tonumber(h[12]), tonumber(h[13]), tonumber(h[14]), tonumber(h[15]), judged, h[16],
-    tonumber(h[17]), h[18], h[19], text, heads(inbox, box, above, tonumber(most), first), h[1], deadline, outbox()}
+    tonumber(h[17]), h[18], h[19], text, heads(inbox, box, above, tonumber(most), first), h[1], deadline, outbox(), h[26] and 0 or 1}
 end
 
 if h[4] == token then return grant(tonumber(h[11]), tonumber(h[10]), tonumber(h[20])) end
