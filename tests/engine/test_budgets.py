@@ -77,7 +77,9 @@ def test_the_call_that_crosses_the_budget_is_finished_and_people_are_asked_befor
         "kind": "session-limit",
         "prompt": "This session has used up its budget: 10 of 10 input tokens. Let it go on, up to as much again?",
         "action": {
-            "kind": "tool-call", "callId": request["requestId"], "toolName": "session_limit",
+            "kind": "tool-call",
+            "callId": request["requestId"],
+            "toolName": "session_limit",
             "input": {},
         },
         "display": "confirmation",

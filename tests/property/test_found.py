@@ -80,6 +80,7 @@ def ground_of(snapshot: Snapshot) -> Ground:
         pinned=lambda: "",
         load=lambda _: {},
         posts=lambda _: (),
+        notes=lambda _: {},
         outcomes={},
     )
 
