@@ -119,7 +119,7 @@ def test_a_long_wait_is_a_timer_that_frees_the_worker(world: World) -> None:
         assert len(world.requests) == tries
         world.check(session)
         world.kill(world.worker)
-        world.skip(5_001)
+        world.skip(5_500)
     world.run(session)
     assert [call.tries for call in world.requests] == [0, 1, 2]
     assert world.history(session) == DONE
@@ -132,7 +132,7 @@ def test_the_keeper_rings_for_a_timer_when_its_time_has_come(world: World) -> No
     world.run(session)
     world.client.delete("orc.default", "orc:wakes")
     assert world.journal.due()[2] == 0
-    world.skip(5_001)
+    world.skip(5_500)
     assert world.journal.due()[2] == 1
 
 
@@ -142,7 +142,7 @@ def test_a_crash_before_a_failed_try_is_on_record_repeats_that_try(world: World)
     session = world.create()
     for _ in range(3):
         world.run(session)
-        world.skip(5_001)
+        world.skip(5_500)
     assert [call.tries for call in world.requests] == [0, 0, 1, 2]
     assert world.history(session) == DONE
     world.check(session)
@@ -161,7 +161,7 @@ def test_a_message_during_a_timer_waits_for_its_turn(world: World) -> None:
     assert world.worker.view(session).status == "waiting_for_timer"
     assert len(world.requests) == 1
     world.check(session)
-    world.skip(5_001)
+    world.skip(5_500)
     world.run(session)
     assert world.history(session) == [*DONE, said("second"), answered("two")]
     world.check(session)
