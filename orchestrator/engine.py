@@ -226,7 +226,8 @@ class Engine:
         `context`, `output`: as for `create`. Raises `BadRequest`, `SessionNotActive`, `InboxFull`, `DeliveryKeyReused`, `BodyTooLarge`,
         `JournalFull`, `JournalAway`.
         """
-        name, message = ids.keyed_delivery(session, principal, key) if key else delivery, _with(message, context, output)
+        message = _with(message, context, output)
+        name = ids.keyed_delivery(session, principal, key) if key else delivery
         given = self._message(self.clock.now(), message, principal, policy, name)
         return self._admit(session, given, digest=_digest(message) if key else "")
 

@@ -389,7 +389,8 @@ _ASKED = r"(?:input\.requested turn\.waiting (?:(?:message\.received |approval\.
 _HELD = rf"(?:{_ASKED}input\.resolved (?:action\.result )*)"
 _OPEN = rf"turn\.started message\.received (?:{_BEFORE}(?:{_WHOLE}|{_HELD}))*{_BEFORE}"
 _TURN = (
-    rf"{_OPEN}(?:(?:result\.completed )?turn\.completed |(?:{_STEP})?turn\.cancelled |{_STEP}(?:step\.completed )?step\.failed turn\.failed )"
+    rf"{_OPEN}(?:(?:result\.completed )?turn\.completed |(?:{_STEP})?turn\.cancelled |"
+    rf"{_STEP}(?:step\.completed )?step\.failed turn\.failed )"
     r"session\.waiting "
 )
 _CONTROL = rf"(?:context\.cleared session\.waiting |{_SHORTER}?session\.waiting )"

@@ -25,7 +25,6 @@ from orchestrator.engine import Engine
 from orchestrator.errors import (
     AddressTaken,
     BadRequest,
-    RequestUnknown,
     SessionNotActive,
     SessionNotFound,
     Unauthorized,
@@ -114,6 +113,8 @@ class Views:
                 wanted.message,
                 principal=who.principal,
                 policy=wanted.policy,
+                context=wanted.context,
+                output=wanted.output,
                 delivery=names.delivery(engine),
                 key=wanted.key,
             )
@@ -122,7 +123,7 @@ class Views:
         return _accepted(self.front.write(call))
 
     def _answer(self, channel: str, address: str, wanted: schema.Answer) -> Response:
-        """Nothing asks in this version, so nothing can be answered."""
+        """202: the answers are in the inbox of the session that has this address now."""
         access.check_scope(caller(), "answer")
         try:
             session = self._reached(channel, address, "answer")
@@ -130,7 +131,7 @@ class Views:
             session = None
         if session is None:
             raise SessionNotActive(session=f"{channel}/{address}")
-        raise RequestUnknown(session=session, request=wanted.responses[0].request)
+        return _accepted(Admitted(session, self.front.answer(session, wanted, caller().principal)))
 
     def _control(self, channel: str, address: str, control: Order) -> Response:
         """202 (a reset: 200): the session was told. 200: there is none to tell."""

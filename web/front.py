@@ -22,7 +22,7 @@ from orchestrator.core.delivery import Control
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.engine import CancelOutcome, Engine
-from orchestrator.errors import JournalAway, OrchestratorError, RequestUnknown, SessionNotActive, SessionNotFound
+from orchestrator.errors import JournalAway, OrchestratorError, SessionNotFound
 from web import access
 from web.schema import Answer, Create, Send
 from web.stream import Pace, Served, Slots
@@ -118,10 +118,13 @@ class Front:
                 agent=wanted.agent or None,
                 principal=principal,
                 policy=wanted.policy,
+                context=wanted.context,
+                output=wanted.output,
                 # An operation says by itself which session it made, and where such a one lives.
                 session=None if wanted.operation else names.session(engine),
                 delivery=names.delivery(engine),
                 operation=wanted.operation,
+                may_ask=wanted.may_ask,
             )
             return made.session
 
@@ -137,6 +140,8 @@ class Front:
                 wanted.message,
                 principal=principal,
                 policy=wanted.policy,
+                context=wanted.context,
+                output=wanted.output,
                 delivery=names.delivery(engine),
                 key=wanted.key,
             )
@@ -144,12 +149,17 @@ class Front:
 
         return self.write(call)
 
-    def answer(self, session: SessionId, wanted: Answer, _principal: Principal | None) -> DeliveryId:
-        """Answers into a session. Nothing asks in this version, so a session that is there says `RequestUnknown`."""
-        life = self.ask(lambda engine: engine.reads.life(session))
-        if life != "live":
-            raise SessionNotActive(session=session)
-        raise RequestUnknown(session=session, request=wanted.responses[0].request)
+    def answer(self, session: SessionId, wanted: Answer, principal: Principal | None) -> DeliveryId:
+        """Answers into a session."""
+        names = Names()
+
+        def call(engine: Engine) -> DeliveryId:
+            admitted = engine.answer(
+                session, wanted.responses, principal=principal, delivery=names.delivery(engine), key=wanted.key
+            )
+            return admitted.delivery
+
+        return self.write(call)
 
     def cancel(self, session: SessionId, turn: str, principal: Principal | None) -> CancelOutcome:
         """A cancel into a session."""

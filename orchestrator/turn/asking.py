@@ -107,6 +107,10 @@ def _request(hands: Hands) -> tuple[Model, ModelCall] | None:
         if headless := hands.take_headless():
             hands.fail_step("MODEL_CONFIG", headless)
             return None
+        if turn.output and not aside.output:
+            # Without it no answer would ever be the last one.
+            hands.fail_step("OUTPUT_SCHEMA_LOST", "The store has lost the output schema of this turn.")
+            return None
         return hands.model(), ModelCall(
             session=hands.owned.session,
             turn=turn.id,

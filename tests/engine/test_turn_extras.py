@@ -126,6 +126,26 @@ def test_context_and_a_result_survive_whatever_breaks(world: World, at: int, how
     world.check(session)
 
 
+@pytest.mark.parametrize("at", range(6, 16))
+@pytest.mark.parametrize(("how", "late_by"), WAYS)
+def test_what_a_message_that_joins_adds_survives_whatever_breaks(
+    world: World, at: int, how: How, late_by: int | None
+) -> None:
+    def script(talk: Conversation) -> Reply:
+        return asks("refund", cents=5) if talk.message == "pay" else delivers("pear")
+
+    world.app(script, [refund])
+    world.traffic.fault = Fault(at, how, late_by)
+    session = world.create("pay", who=ANN, context="first", output=PRICE)
+    world.run(session)
+    world.say(session, "a name, rather", who=ANN, context="second", output={"type": "string"})
+    world.run(session)
+    assert set(told(world, "turn_0")) == {("first",), ("first", "second")}
+    assert [data["result"] for data in shown(world, session, "result.completed")] == ["pear"]
+    assert world.types(session)[-2:] == TOLD
+    world.check(session)
+
+
 # A result ---------------------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +281,20 @@ def test_a_cancelled_turn_leaves_nothing_of_what_came_beside_its_messages(world:
     assert world.types(session)[-2:] == ["turn.cancelled", "session.waiting"]
     assert not shown(world, session, "result.completed")
     world.check(session)
+
+
+def test_a_turn_whose_schema_is_lost_does_not_go_on_for_ever(world: World) -> None:
+    @tool
+    def forget(ctx: ToolContext) -> str:
+        """The store loses what was kept for the turn."""
+        if world.client.hdel(world.journal.keys(ctx.session.id).rec, ctx.session.turn):
+            world.kill(world.worker)
+        return "forgotten"
+
+    world.app(lambda talk: asks("forget") if talk.owes_result else answers("hi"), [forget])
+    session = world.create("price?", output=PRICE)
+    world.run(session)
+    assert [data["code"] for data in shown(world, session, "turn.failed")] == ["OUTPUT_SCHEMA_LOST"]
 
 
 # The door ---------------------------------------------------------------------------------------------------------------

@@ -138,6 +138,13 @@ def test_fields_nobody_knows_and_query_parameters_are_ignored(http: Http) -> Non
         {"continuationToken": "x", "message": "a"},
         {"clientContext": "x"},
         {"outputSchema": {}},
+        {"message": "a", "clientContext": None},
+        {"message": "a", "clientContext": ["b", ""]},
+        {"message": "a", "outputSchema": True},
+        {"message": "a", "outputSchema": {"type": "text"}},
+        {"message": "a", "capabilities": []},
+        {"message": "a", "capabilities": {"requestInput": "no"}},
+        {"message": "a", "capabilities": {"requestInput": None}},
     ],
     ids=json.dumps,
 )
@@ -157,12 +164,14 @@ def test_a_body_that_is_no_json_object_is_refused(http: Http, raw: bytes, path: 
     assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
 
 
-NOT_YET = ["clientContext", "outputSchema", "capabilities", "callback", "stubs"]
+NOT_YET = ["callback", "stubs"]
 
 
-@pytest.mark.parametrize("field", NOT_YET)
-@pytest.mark.parametrize("where", ["create", "send"])
-def test_what_this_version_cannot_do_is_refused_by_name(http: Http, field: str, where: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "field"),
+    [("send", "capabilities"), *((where, field) for where in ("create", "send") for field in NOT_YET)],
+)
+def test_what_this_version_cannot_do_is_refused_by_name(http: Http, where: str, field: str) -> None:
     path = SESSION if where == "create" else f"{SESSION}/{created(http)}"
     answer = http.post(path, json={"message": "a", field: {}})
     assert (answer.status_code, answer.json["code"]) == (400, "not_supported_yet")
@@ -195,6 +204,24 @@ def test_a_follow_up_answers_with_its_delivery(http: Http, engine: Engine, base:
     assert answer.json == {"ok": True, "sessionId": session, "status": "accepted", "deliveryId": delivery}
     assert answer.headers["x-eve-session-id"] == session
     assert [head.id for head in engine.reads.heads(session, 0)] == [DeliveryId(delivery)]
+
+
+@BOTH
+def test_what_comes_beside_a_message_is_stored_with_it(http: Http, engine: Engine, base: str) -> None:
+    beside = {"clientContext": {"page": "/cart"}, "outputSchema": {"type": "object"}}
+    session = http.post(f"{base}/session", json={"message": "a", **beside}).json["sessionId"]
+    http.post(f"{base}/session/{session}", json={"message": "b", **beside})
+    heads = engine.reads.heads(session, 0)
+    for body in engine.reads.bodies(session, [head.id for head in heads]).values():
+        assert (body.context, body.output) == (('{"page":"/cart"}',), '{"type":"object"}')
+    assert len(heads) == 2
+
+
+@pytest.mark.parametrize("field", ["clientContext", "outputSchema"])
+def test_nothing_comes_beside_answers(http: Http, field: str) -> None:
+    body = {"inputResponses": [{"requestId": "r", "text": "a"}], field: {"type": "object"}}
+    answer = http.post(f"{SESSION}/{created(http)}", json=body)
+    assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
 
 
 def test_the_turn_policy_is_stored_with_the_delivery(http: Http, engine: Engine) -> None:
@@ -308,8 +335,11 @@ def test_an_answer_to_a_session_that_is_not_there_is_not_accepted(http: Http, ba
         [{"requestId": "r", "text": 7}],
         [{"requestId": "r", "note": "x"}],
         [{"requestId": "r"}, {"requestId": "s", "kind": "question"}],
+        [{"requestId": "r"}] * 65,
+        [{"requestId": "r", "text": "ü" * 8193}],
+        [{"requestId": "r", "text": "\ud800"}],
     ],
-    ids=json.dumps,
+    ids=lambda said: json.dumps(said)[:60],
 )
 @BOTH
 def test_answers_that_make_no_sense_are_refused(http: Http, base: str, responses: object) -> None:
