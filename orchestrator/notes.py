@@ -13,6 +13,7 @@ from orchestrator.core.delivery import Body
 from orchestrator.core.event import Outcome, encode, storable
 from orchestrator.core.names import RequestId
 from orchestrator.core.snapshot import Principal, Request
+from orchestrator.ids import digest
 
 Note = Mapping[str, Any]
 DENIED = "TOOL_EXECUTION_DENIED"
@@ -26,6 +27,11 @@ def pack_note(note: Note) -> bytes:
 def unpack_note(packed: bytes) -> Note:
     """A note from what is stored."""
     return cast(Note, json.loads(packed))
+
+
+def digest_of(given: object) -> str:
+    """What a call's arguments are recognised by: 16 hex characters, the same however they are written."""
+    return digest(json.dumps(given, sort_keys=True, default=repr).encode(errors="replace"))
 
 
 def who(by: Principal | None) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ from orchestrator.core.fact import CallsJudged, CallStarted, CallStatus, ToolRet
 from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Call
 from orchestrator.errors import NotStorable
+from orchestrator.notes import digest_of
 from orchestrator.perform import Returned, ToolRun, failed, plain_json, run_tool
 from orchestrator.ports import WrongCall
 from orchestrator.process.owned import NEWS
@@ -122,6 +123,9 @@ class Calling:
             elif call.state == "started" and call.id not in self._on_record:
                 text = "The call was interrupted. It may have run, wholly or partly."
                 self._settle(call, failed("OUTCOME_UNKNOWN", text))
+            elif call.gate == "approved" and call.digest != digest_of(inputs[call.id]):
+                text = "This call is not the one that was approved."
+                self._settle(call, failed("APPROVAL_OF_ANOTHER_CALL", text))
             elif tool is None:
                 text = f"There is no tool {call.tool!r} any more: the agent was changed while this call was waiting."
                 self._settle(call, failed("TOOL_REMOVED", text))

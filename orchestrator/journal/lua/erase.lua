@@ -31,7 +31,7 @@ elseif step == 'forgotten' then
   redis.call('HDEL', adrs, unpack(ARGV, rest + 1))
 elseif step == 'bodies' then
   for _, note in ipairs(redis.call('HVALS', req)) do
-    local token = string.match(note, '"link":"([^"]+)"')
+    local token = string.match(note, '.*"link":"([^"]+)"')
     if token then redis.call('DEL', base .. 'link:' .. redis.sha1hex(token)) end
   end
   redis.call('UNLINK', snapshot, inbox, box, seen, fact, evt, rec, state, req, out)
