@@ -33,7 +33,7 @@ from orchestrator.models import Layer
 from orchestrator.models.scripted import Conversation, Reply, answers, asks
 from orchestrator.perform import failed
 from orchestrator.tool import ToolContext, tool
-from tests.journal.world import Hand, Spoken
+from tests.journal.world import Hand, Spoken, photo, rewind
 from tests.worlds import Crash, World
 
 SESSION = SessionId("ses_01MCC5RM007D9H4291Q9B3F6E610")
@@ -199,6 +199,21 @@ def test_a_commit_that_judges_what_the_store_has_lost_is_ahead_of_it(client: red
     owner = hand.owner(hand.asked())
     assert owner.commit(judged=2) == Behind(0, 0)
     assert isinstance(owner.commit(judged=1), Done)
+
+
+def test_an_erasure_that_the_store_has_lost_is_begun_anew(client: redis.Redis) -> None:
+    """What the session holds must not go while the session itself is as alive as it was."""
+    hand = Hand(client)
+    session = hand.asked()
+    before = photo(client)
+    hand.said.clear()
+    assert hand.journal.erase(session)
+    for command in [command for command in hand.said if "begin" not in command]:
+        rewind(client, before)
+        assert hand.again(command) == [b"again"]
+        assert photo(client) == before
+    assert hand.journal.erase(session)
+    assert not hand.traces(session)
 
 
 class Dying(Spoken):
