@@ -201,6 +201,14 @@ def test_a_commit_that_judges_what_the_store_has_lost_is_ahead_of_it(client: red
     assert isinstance(owner.commit(judged=1), Done)
 
 
+def test_what_waits_is_never_less_than_nothing(client: redis.Redis) -> None:
+    """The store has lost a message before it was counted, and its owner uses it all the same."""
+    hand = Hand(client)
+    owner = hand.owner(hand.create(), lost=True)
+    assert isinstance(owner.commit(used=1), Done)
+    assert hand.fields(owner.session)["waiting"] == "0"
+
+
 def test_an_erasure_that_the_store_has_lost_is_begun_anew(client: redis.Redis) -> None:
     """What the session holds must not go while the session itself is as alive as it was."""
     hand = Hand(client)
