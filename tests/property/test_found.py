@@ -27,13 +27,14 @@ from orchestrator.core.fact import (
 from orchestrator.core.names import CallId, DeliveryId, Millis, SessionId, TurnId
 from orchestrator.core.snapshot import Call, Compacting, Position, Snapshot, Turn, Usage
 from orchestrator.draft import Draft, Given, Ground, draft
+from orchestrator.errors import AddressTaken
 from orchestrator.journal import Behind, Done
 from orchestrator.journal.scripts import Script, Value
 from orchestrator.models import Layer
 from orchestrator.models.scripted import Conversation, Reply, answers, asks
 from orchestrator.perform import failed
 from orchestrator.tool import ToolContext, tool
-from tests.journal.world import Hand, Spoken, photo, rewind
+from tests.journal.world import CHANNEL, HERE, Hand, Spoken, photo, rewind
 from tests.worlds import Crash, World
 
 SESSION = SessionId("ses_01MCC5RM007D9H4291Q9B3F6E610")
@@ -220,6 +221,17 @@ def test_an_erasure_that_the_store_has_lost_is_begun_anew(client: redis.Redis) -
         rewind(client, before)
         assert hand.again(command) == [b"again"]
         assert photo(client) == before
+    assert hand.journal.erase(session)
+    assert not hand.traces(session)
+
+
+def test_a_door_that_a_session_had_and_could_not_take_again_is_emptied_with_it(client: redis.Redis) -> None:
+    hand = Hand(client)
+    session = hand.arrive().session
+    hand.journal.drop_address(session, CHANNEL, HERE)
+    hand.arrive()
+    with pytest.raises(AddressTaken):
+        hand.journal.take_address(session, CHANNEL, HERE)
     assert hand.journal.erase(session)
     assert not hand.traces(session)
 
