@@ -28,7 +28,7 @@ from orchestrator.core.names import CallId, DeliveryId, Millis, SessionId, TurnI
 from orchestrator.core.snapshot import Call, Compacting, Position, Snapshot, Turn, Usage
 from orchestrator.draft import Draft, Given, Ground, draft
 from orchestrator.errors import AddressTaken
-from orchestrator.journal import Behind, Done
+from orchestrator.journal import AdmissionKey, Behind, Done
 from orchestrator.journal.scripts import Script, Value
 from orchestrator.models import Layer
 from orchestrator.models.scripted import Conversation, Reply, answers, asks
@@ -234,6 +234,15 @@ def test_a_door_that_a_session_had_and_could_not_take_again_is_emptied_with_it(c
         hand.journal.take_address(session, CHANNEL, HERE)
     assert hand.journal.erase(session)
     assert not hand.traces(session)
+
+
+def test_what_came_into_a_session_by_its_address_is_not_done_again_by_the_next_one(client: redis.Redis) -> None:
+    hand, key = Hand(client), AdmissionKey("message-1")
+    hand.arrive()
+    first = hand.arrive(None, key)
+    hand.reset(first.session)
+    again = hand.arrive(None, key)
+    assert (again.session, again.delivery, again.again) == (first.session, first.delivery, True)
 
 
 class Dying(Spoken):
