@@ -33,6 +33,7 @@ from orchestrator.journal.scripts import Script, Value
 from orchestrator.models import Layer
 from orchestrator.models.scripted import Conversation, Reply, answers, asks
 from orchestrator.perform import failed
+from orchestrator.process.owned import DRAIN
 from orchestrator.tool import ToolContext, tool
 from tests.journal.world import CHANNEL, HERE, Hand, Spoken, photo, rewind
 from tests.worlds import Crash, World
@@ -283,3 +284,22 @@ def test_a_loss_is_reported_when_another_goes_on(world: World) -> None:
     world.run(session)
     assert "session.rewound" in [event["type"] for event in world.events(session)]
     world.check(session)
+
+
+def test_a_loss_is_reported_by_a_worker_that_leaves(world: World) -> None:
+    """It has not tried to write since, so nobody has told it."""
+
+    @tool
+    def dig() -> str:
+        """Dig, while the store loses its tail and the worker is told to leave."""
+        world.rewind(empty)
+        first.process.owned()[0].mailbox.put(DRAIN)
+        world.the_end.wait(10)
+        return "late"
+
+    world.app([asks("dig"), answers("done")], [dig])
+    session = world.create()
+    empty = world.freeze(session)
+    first = world.engine()
+    assert first.carry_on(session).how == "given_back"
+    assert [head.envelope.kind for head in world.reads.heads(session, 0)] == ["message", "tail_seen"]

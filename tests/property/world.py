@@ -333,6 +333,8 @@ class World:
         if self.said:
             old = self.dice.choice(self.said[-25:])
             for ledger in self._concerned(old):
+                if old.answer[0] == b"behind" or (ledger.book.erased and old.verb.name == "create"):
+                    return  # nothing was promised, or not any more
                 ledger.repeat(old, lambda: self.desk.really(old.verb, self._at_now(old.verb, old.command)))
                 return
 
