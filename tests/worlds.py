@@ -315,9 +315,7 @@ def logged_tool(world: "World", owner: str, tool: Tool) -> Tool:
             settled = {call.id for call in turn.calls if call.state == "settled"} if turn is not None else set()
             # A call that had to wait for a person runs in a later step than the one that asked for it.
             waits = turn is not None and any(call.id == ctx.call_id for call in turn.calls)
-            again = ctx.call_id in settled or (
-                not waits and _is_past(world, ctx.session.id, ctx.session.turn, step)
-            )
+            again = ctx.call_id in settled or (not waits and _is_past(world, ctx.session.id, ctx.session.turn, step))
         entry = Effect("tool", key, tool.name, repr(dict(arguments)), owner, ctx.attempt if ctx else 0, again)
         world.effects.append(entry)
 
@@ -380,7 +378,8 @@ def _simple(row: Event) -> tuple[Any, ...]:
 
 _SHORTER = r"(?:compaction\.requested (?:compaction\.completed )?)"
 _STEP = (
-    rf"step\.started (?:action\.(?:partial|result) )*{_SHORTER}?(?:(?:message\.appended|reasoning\.appended) )*(?:reasoning\.completed )?(?:message\.completed )?"
+    rf"step\.started (?:action\.(?:partial|result) )*{_SHORTER}?(?:(?:message\.appended|reasoning\.appended) )*"
+    r"(?:reasoning\.completed )?(?:message\.completed )?"
     r"(?:actions\.requested )?(?:action\.(?:partial|result) )*"
 )
 _WHOLE = rf"(?:{_STEP}step\.completed )"

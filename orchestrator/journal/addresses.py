@@ -219,7 +219,8 @@ class Addresses(Admission):
         if not self._take(at, session, number):
             # Should it run late, it finds that more has happened.
             self._at_the_door("drop_address", at, session, number + 1)
-            self._note(session, at.key, "free", number)
+            # A door it once had may name it still.
+            self._note(session, at.key, "free" if before is None else "was", number)
             raise AddressTaken(address=f"{channel}/{address}")
         if self._note(session, at.key, "taken", number)[0] in (b"ended", b"gone"):
             # It ended in between. Should that have let go of its addresses before this one was taken, nobody else will.

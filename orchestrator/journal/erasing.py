@@ -32,18 +32,17 @@ class Erasing(Addresses):
         for key, one in listed[:DOORS]:
             self._let_go(session, key, one.number + 1)
             self._forget_door(session, key)
-        if listed:
-            self._erase(session, "forgotten", rest=[key for key, _ in listed[:DOORS]])
+        if listed and self._erase(session, "forgotten", rest=[key for key, _ in listed[:DOORS]])[0] == b"again":
+            return False
         if len(listed) > DOORS:
             return False
         gen = 0
         while gen >= 0:
             answer = self._erase(session, "bodies", gen)
-            if answer[0] == b"gone":
-                return True
+            if answer[0] != b"done":
+                return bool(answer[0] == b"gone")
             gen = answer[1]
-        self._erase(session, "end")
-        return True
+        return bool(self._erase(session, "end")[0] != b"again")
 
     def _erase(
         self, session: SessionId, step: str, gen: int = 0, rest: list[Value] | list[str] | None = None

@@ -104,7 +104,7 @@ def _drive(process: Process, owned: Owned, lost_events: int, *, child: bool) -> 
         log.error("%s", broken)
         return Carried(driver.leave_for_newer(), driver.steps)
     except GiveBack:
-        _give_back(process, owned, owned.position.events if isinstance(owned.lost, Behind) else lost_events)
+        _give_back(process, owned, max(lost_events, _beyond_the_store(process, owned)))
         return Carried("given_back", driver.steps)
     except (JournalAway, JournalFull):
         raise
@@ -120,7 +120,9 @@ def _drive(process: Process, owned: Owned, lost_events: int, *, child: bool) -> 
 
 
 def _beyond_the_store(process: Process, owned: Owned) -> int:
-    """How many events we have seen, if the store has fewer: whoever owns the session now may not know that it lost some."""
+    """How many events we have seen, if the store has fewer: whoever owns the session next may not know that it lost some."""
+    if isinstance(owned.lost, Behind):
+        return owned.position.events
     with suppress(JournalAway):
         tail = process.reads.tail(owned.session)
         if tail is not None and tail < owned.position.events:

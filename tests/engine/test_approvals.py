@@ -195,8 +195,7 @@ def test_an_approval_that_breaks_anywhere_runs_its_call_at_most_once(
         if again:
             # It may have run: people are asked again.
             requests += again
-            world._insist(lambda: world.worker.answer(session, [Response(again[0], "approve")], principal=ANN))
-            world.run(session)
+            reply(world, session, again[0], "approve")
     assert len(world.starts("refund")) <= len(requests)
     assert types(world, session)[-2:] == ["turn.completed", "session.waiting"]
     assert len([row for row in world.history(session) if row[0] == "results"]) == 1
@@ -453,7 +452,7 @@ def test_an_erased_session_leaves_no_link(world: World) -> None:
     session = waiting(world)
     world.worker.erase(session)
     assert traces(world, session) == []
-    assert not [key for key in world.client.scan_iter("*link:*")]
+    assert not list(world.client.scan_iter("*link:*"))
 
 
 def mute(world: World, script: Any) -> SessionId:

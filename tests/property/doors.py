@@ -9,7 +9,8 @@ from orchestrator.ids import address_key, address_shard, shard_of
 from orchestrator.journal import Journal
 from orchestrator.journal.keys import door
 from tests.property.agent import CHANNEL
-from tests.property.ledger import Ledger, Said
+from tests.property.book import Said
+from tests.property.ledger import Ledger
 from tests.property.line import line_of
 
 DAY_MS = 24 * 3600 * 1000

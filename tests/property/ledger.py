@@ -1,14 +1,14 @@
 """What must always be true of a session, told from what is stored, what was answered and what was begun out there.
 
 It is looked at after every single call that reached the server. Only what is new is read; at the end everything is read again.
-`order.py` knows in which order messages are taken in, `posts.py` what is posted, `doors.py` what is true of addresses and keys.
+`book.py` is what it writes down; `order.py` knows in which order messages are taken in, `posts.py` what is posted, `told.py` what a
+whole stream and history look like, `doors.py` what is true of addresses and keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from orchestrator.core import codec
@@ -34,11 +34,11 @@ from orchestrator.core.fact import (
 from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import EMPTY, Call, Snapshot
 from orchestrator.journal import Journal
-from orchestrator.journal.scripts import Script, Value
 from orchestrator.ports import ModelCall
 from orchestrator.process.history import row_id
 from orchestrator.tool import ToolContext
 from orchestrator.turn import Carried
+from tests.property.book import Book, Said
 from tests.property.line import line_of, pairs
 from tests.property.order import Order
 from tests.property.posts import Posts
@@ -60,61 +60,6 @@ MAY_CHANGE = {
     "list_address": {"adr_n"},
 }
 """What else is in the hash is none of their business."""
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A call that reached the server, and its answer."""
-
-    verb: Script
-    command: tuple[Value, ...]
-    answer: Any
-    at: int
-
-    def argument(self, name: str) -> str:
-        """An argument of the call."""
-        value = self.raw(name)
-        return value.decode() if isinstance(value, bytes) else str(value)
-
-    def raw(self, name: str) -> Value:
-        """An argument as it was sent."""
-        place: int = 3 + int(self.command[2]) + self.verb.args.index(name)
-        return self.command[place]
-
-    def key(self, name: str) -> str:
-        """A key of the call."""
-        return str(self.command[3 + self.verb.keys.index(name)])
-
-
-@dataclass(slots=True)
-class Book:
-    """What was promised and what has happened so far. A store that loses its tail takes this back with it."""
-
-    facts: list[bytes] = field(default_factory=list)
-    events: list[bytes] = field(default_factory=list)
-    gen: int = 0
-    rows: list[bytes] = field(default_factory=list)
-    snapshot: Snapshot = EMPTY
-    accepted: dict[str, str] = field(default_factory=dict)
-    """What was let in, and of which kind it is."""
-    used: dict[str, str] = field(default_factory=dict)
-    must_cancel: dict[str, str] = field(default_factory=dict)
-    """What was told to stop a turn, and which."""
-    outcomes: dict[str, str] = field(default_factory=dict)
-    careful_starts: dict[str, int] = field(default_factory=dict)
-    calls: dict[str, str] = field(default_factory=dict)
-    reports: dict[str, int] = field(default_factory=dict)
-    heard: int = 0
-    """How far the stream was said to have reached, by reports that found it as long again."""
-    out: list[bytes] = field(default_factory=list)
-    """All that was ever left to be posted, and how much of it has been settled."""
-    settled: int = 0
-    who: set[str] = field(default_factory=set)
-    erased: bool = False
-
-    def copy(self) -> Book:
-        """As it is now."""
-        return Book(**{one.name: copy(getattr(self, one.name)) for one in fields(self)})
 
 
 class Ledger:

@@ -58,7 +58,7 @@ class Order:
         self._waiting: dict[str, Waiting] = {}
         self._joining: list[str] = []
         self._stops: list[int] = []
-        """The places of cancels that are kept for the message before them: no turn reaches across."""
+        """The places of cancels that are kept for the next turn: it does not reach across."""
 
     def accepted(self, name: str, n: int, envelope: Envelope) -> None:
         """Something came in."""
@@ -114,6 +114,7 @@ class Order:
             name, after = order[count]
             known = after.n <= before.judged and after.is_message and not self._stop_between(fact.n, after.n)
             self._must(not known or {after.person} != people or not after.person, f"{name} should share {fact}")
+        self._stops = []
 
     def _stop_between(self, first: int, last: int) -> bool:
         return any(first < n < last for n in self._stops)

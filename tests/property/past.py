@@ -8,7 +8,8 @@ from typing import cast
 
 import redis
 
-from tests.property.ledger import Book, Ledger
+from tests.property.book import Book
+from tests.property.ledger import Ledger
 
 REMEMBERED = 6
 

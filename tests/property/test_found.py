@@ -27,13 +27,15 @@ from orchestrator.core.fact import (
 from orchestrator.core.names import CallId, DeliveryId, Millis, SessionId, TurnId
 from orchestrator.core.snapshot import Call, Compacting, Position, Snapshot, Turn, Usage
 from orchestrator.draft import Draft, Given, Ground, draft
-from orchestrator.journal import Behind, Done
+from orchestrator.errors import AddressTaken
+from orchestrator.journal import AdmissionKey, Behind, Done
 from orchestrator.journal.scripts import Script, Value
 from orchestrator.models import Layer
 from orchestrator.models.scripted import Conversation, Reply, answers, asks
 from orchestrator.perform import failed
+from orchestrator.process.owned import DRAIN
 from orchestrator.tool import ToolContext, tool
-from tests.journal.world import Hand, Spoken
+from tests.journal.world import CHANNEL, HERE, Hand, Spoken, photo, rewind
 from tests.worlds import Crash, World
 
 SESSION = SessionId("ses_01MCC5RM007D9H4291Q9B3F6E610")
@@ -202,6 +204,49 @@ def test_a_commit_that_judges_what_the_store_has_lost_is_ahead_of_it(client: red
     assert isinstance(owner.commit(judged=1), Done)
 
 
+def test_what_waits_is_never_less_than_nothing(client: redis.Redis) -> None:
+    """The store has lost a message before it was counted, and its owner uses it all the same."""
+    hand = Hand(client)
+    owner = hand.owner(hand.create(), lost=True)
+    assert isinstance(owner.commit(used=1), Done)
+    assert hand.fields(owner.session)["waiting"] == "0"
+
+
+def test_an_erasure_that_the_store_has_lost_is_begun_anew(client: redis.Redis) -> None:
+    """What the session holds must not go while the session itself is as alive as it was."""
+    hand = Hand(client)
+    session = hand.asked()
+    before = photo(client)
+    hand.said.clear()
+    assert hand.journal.erase(session)
+    for command in [command for command in hand.said if "begin" not in command]:
+        rewind(client, before)
+        assert hand.again(command) == [b"again"]
+        assert photo(client) == before
+    assert hand.journal.erase(session)
+    assert not hand.traces(session)
+
+
+def test_a_door_that_a_session_had_and_could_not_take_again_is_emptied_with_it(client: redis.Redis) -> None:
+    hand = Hand(client)
+    session = hand.arrive().session
+    hand.journal.drop_address(session, CHANNEL, HERE)
+    hand.arrive()
+    with pytest.raises(AddressTaken):
+        hand.journal.take_address(session, CHANNEL, HERE)
+    assert hand.journal.erase(session)
+    assert not hand.traces(session)
+
+
+def test_what_came_into_a_session_by_its_address_is_not_done_again_by_the_next_one(client: redis.Redis) -> None:
+    hand, key = Hand(client), AdmissionKey("message-1")
+    hand.arrive()
+    first = hand.arrive(None, key)
+    hand.reset(first.session)
+    again = hand.arrive(None, key)
+    assert (again.session, again.delivery, again.again) == (first.session, first.delivery, True)
+
+
 class Dying(Spoken):
     """A caller that dies as soon as the server has what it said."""
 
@@ -240,3 +285,22 @@ def test_a_loss_is_reported_when_another_goes_on(world: World) -> None:
     world.run(session)
     assert "session.rewound" in [event["type"] for event in world.events(session)]
     world.check(session)
+
+
+def test_a_loss_is_reported_by_a_worker_that_leaves(world: World) -> None:
+    """It has not tried to write since, so nobody has told it."""
+
+    @tool
+    def dig() -> str:
+        """Dig, while the store loses its tail and the worker is told to leave."""
+        world.rewind(empty)
+        first.process.owned()[0].mailbox.put(DRAIN)
+        world.the_end.wait(10)
+        return "late"
+
+    world.app([asks("dig"), answers("done")], [dig])
+    session = world.create()
+    empty = world.freeze(session)
+    first = world.engine()
+    assert first.carry_on(session).how == "given_back"
+    assert [head.envelope.kind for head in world.reads.heads(session, 0)] == ["message", "tail_seen"]

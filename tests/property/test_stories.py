@@ -1,5 +1,5 @@
-"""Any story, whatever happens in it and in whatever order, keeps every promise. `world.py` says what may happen, `ledger.py` what
-must be true after every call.
+"""Any story, whatever happens in it and in whatever order, keeps every promise. `world.py` says what may happen, `people.py` what may
+be asked for, `ledger.py` and `doors.py` what must be true after every call.
 
     ORCHESTRATOR_PROPERTY_RUNS=4000 pytest tests/property               as many stories as that (default 120)
     ORCHESTRATOR_PROPERTY_SEED=1234 pytest tests/property -k one        the story that failed, again

@@ -79,7 +79,8 @@ local life, timer, deadline, told = h[13], tonumber(next_timer), tonumber(h[14])
 if new_gen ~= '' then also('gen', gen) end
 if last_row ~= '' then also('last_row', last_row) end
 if hold ~= (h[18] or '') then also('hold', hold) end
-if used ~= '0' then also('waiting', tonumber(h[11]) - tonumber(used)) end
+-- Some of them may have been lost by the store before they were counted.
+if used ~= '0' then also('waiting', math.max(tonumber(h[11]) - tonumber(used), 0)) end
 if progress == '1' then also('attempt', 0) also('faults', 0) end
 if tidy_ms ~= '0' then redis.call('ZADD', tidy, 'NX', whole(ms + tidy_ms), session) end
 local rung, kept = 0, 0

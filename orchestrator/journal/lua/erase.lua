@@ -7,7 +7,8 @@
 --        forgotten: these addresses (their keys follow) lead to it no more, and their doors do not name it.
 --        bodies: what it holds goes, and up to 500 generations of its history from `gen` on, whose key begins with `hist`.
 --        end: the rest, and the session itself.
--- Returns {'done', next}: the generation to go on with, or -1 | {'gone'}: nothing is left
+-- Returns {'done', next}: the generation to go on with, or -1 | {'gone'}: nothing is left | {'again'}: nobody has begun, or the store has lost
+--         that; nothing was done
 local ms = clock(now)
 local h = redis.call('HMGET', own, 'status', 'token', 'n', 'gen', 'erasing')
 if not h[1] then
@@ -15,6 +16,7 @@ if not h[1] then
   redis.call('ZREM', due, session)
   return {'gone'}
 end
+if step ~= 'begin' and not h[5] then return {'again'} end
 if step == 'begin' and not h[5] then
   redis.call('HSET', own, 'erasing', 1, 'erase_at', whole(ms), 'token', '', 'lease', 0)
   if h[2] ~= '' then redis.call('HSET', own, 'left', h[2]) end

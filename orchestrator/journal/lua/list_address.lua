@@ -4,7 +4,8 @@
 -- PARTS clock
 -- KEYS own adrs
 -- ARGV now key step number listed most
--- step = take (it is about to be taken), taken, free (it is another's), drop (it is about to be dropped), dropped, forgotten (its door is empty).
+-- step = take (it is about to be taken), taken, free (it is another's, and was never this one's), was (it is another's now), drop (it is about to
+--        be dropped), dropped, forgotten (its door is empty).
 -- number: what the caller has read there, or the last number the session has given where nothing is there; one that runs late finds
 -- another and changes nothing. A take and a drop get the next number, under which they go to the address and come back here.
 -- Returns {'done', number} | {'moved'}: look again | {'full'} | {'ended'} | {'gone'}
@@ -45,6 +46,8 @@ elseif step == 'free' then
     redis.call('HDEL', adrs, key)
     redis.call('HSET', own, 'adr_n', following)
   end
+elseif step == 'was' then
+  if state == 't' then return becomes('w', following) end
 elseif step == 'drop' then
   if said and state ~= 'w' then return becomes('d', following) end
 elseif step == 'dropped' then
