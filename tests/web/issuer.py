@@ -25,7 +25,7 @@ def pem(key: Private) -> str:
 
 def claims(issuer: str, **more: Any) -> dict[str, Any]:
     """What a good token says, with other claims over it; None leaves one out."""
-    given = {"iss": issuer, "aud": AUDIENCE, "sub": "anna", "exp": time.time() + 60, **more}
+    given = {"iss": issuer, "aud": AUDIENCE, "sub": "anna", "exp": time.time() + 86_400, **more}
     return {name: value for name, value in given.items() if value is not None}
 
 
