@@ -487,3 +487,15 @@ def test_where_nobody_can_be_asked_a_question_is_told_so(world: World) -> None:
     assert world.history(session)[2] == results(("ask_question", {"status": "unavailable"}))
     assert types(world, session)[-2:] == ["turn.completed", "session.waiting"]
     world.check(session)
+
+
+def test_an_approval_is_for_the_call_that_was_shown_and_for_no_other(world: World) -> None:
+    session = waiting(world)
+    key = world.journal.keys(session).hist(0)
+    row = world.reads.rows(session, 0, 1)[0]
+    world.client.lset(key, 1, row.replace(b'"cents":500', b'"cents":900'))
+    world.kill(world.worker)
+    answer(world, session, "approve")
+    world.run(session)
+    assert not world.starts("refund")
+    assert "not the one that was approved" in str(world.history(session)[2])

@@ -22,13 +22,14 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-COPIED = ("orchestrator", "tasks", "web", "tests", "celeryconfig.py", "pyproject.toml")
+COPIED = ("orchestrator", "tasks", "web", "docs", "tests", "celeryconfig.py", "pyproject.toml")
 AT_ONCE = 2
 
 AGAIN, COMMIT = "tests/journal/test_again_and_late.py", "tests/journal/test_commit.py"
 ADMISSION, OWNERSHIP = "tests/journal/test_admission.py", "tests/journal/test_ownership.py"
 ARRIVING = "tests/journal/test_arriving.py"
 CRASHES, FOUND = "tests/engine/test_crash_table.py::test_a_broken_call_changes_nothing", "tests/property/test_found.py"
+APPROVALS = "tests/engine/test_approvals.py"
 STORIES = "tests/property/test_stories.py::test_every_story_keeps_every_promise"
 
 NOTICED_BY: Mapping[str, str] = {
@@ -106,6 +107,20 @@ NOTICED_BY: Mapping[str, str] = {
     "settled-before-it-is-posted": STORIES,
     # an erased session leaves what it had seen
     "erased-and-still-seen": STORIES,
+    # an answer counts that came in before it was asked for
+    "answers-what-was-asked-later": (
+        "tests/core/test_holds.py::test_an_answer_that_came_in_before_its_request_counts_for_nothing"
+    ),
+    # a text counts that was typed before the question
+    "words-before-the-question": (
+        "tests/core/test_states.py::test_the_code_does_what_the_table_says[held by a question | steer, same]"
+    ),
+    # an approval is not used up by the commit that starts its call
+    "approval-is-not-used-up": f"{APPROVALS}::test_an_approval_that_breaks_anywhere_runs_its_call_at_most_once",
+    # whatever the call has become, it was approved
+    "approves-another-call": f"{APPROVALS}::test_an_approval_is_for_the_call_that_was_shown_and_for_no_other",
+    # of several answers only the last is kept
+    "forgets-the-first-answer": f"{APPROVALS}::test_no_call_of_a_batch_runs_before_all_are_answered",
 }
 WITHOUT = "nothing"
 

@@ -1,0 +1,57 @@
+"""What answers mean: which of them count, for what, and from whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.advance import judge
+from orchestrator.core.delivery import Answered, Envelope, Head
+from orchestrator.core.fact import AnswersTaken, DeliveryDropped
+from orchestrator.core.names import DeliveryId, RequestId
+from orchestrator.core.snapshot import Principal
+from tests.core.test_states import ASKED, NOW, OTHER, SCENE, held
+
+ONE, TWO = RequestId("req_" + "0" * 26), RequestId("req_" + "0" * 25 + "1")
+
+
+def given(*answers: Answered, who: Principal | None = ASKED, at_seq: int = 35) -> Head:
+    return Head(DeliveryId("dlv_9"), 9, at_seq, Envelope("answers", who, at=NOW, answers=answers))
+
+
+def test_an_answer_that_came_in_before_its_request_counts_for_nothing() -> None:
+    before = held("tool-approval")
+    assert isinstance(judge(before, given(Answered(ONE, "approve")), SCENE), AnswersTaken)
+    assert isinstance(judge(before, given(Answered(ONE, "approve"), at_seq=32), SCENE), DeliveryDropped)
+
+
+def test_only_who_caused_the_turn_or_has_the_link_answers() -> None:
+    before, link = held("tool-approval"), Principal("link", "link", ONE)
+    for who, counts in ((ASKED, True), (link, True), (OTHER, False), (None, False)):
+        fact = judge(before, given(Answered(ONE, "approve"), who=who), SCENE)
+        assert isinstance(fact, AnswersTaken) == counts
+
+
+def test_of_two_answers_to_one_request_in_one_delivery_the_first_counts() -> None:
+    fact = judge(held("tool-approval"), given(Answered(ONE, "cancel"), Answered(ONE, "approve")), SCENE)
+    assert isinstance(fact, AnswersTaken)
+    assert [one.state for one in fact.decisions] == ["denied"]
+
+
+def test_answers_for_a_batch_are_taken_one_by_one() -> None:
+    fact = judge(held("tool-approval", 2), given(Answered(TWO, "approve"), Answered(ONE, "cancel")), SCENE)
+    assert isinstance(fact, AnswersTaken)
+    assert {one.request: one.state for one in fact.decisions} == {ONE: "denied", TWO: "approved"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "state"), [("tool-approval", "maybe", "invalid"), ("question", "9", "invalid")]
+)
+def test_an_option_that_was_not_offered_is_invalid(kind: str, option: str, state: str) -> None:
+    fact = judge(held(kind), given(Answered(ONE, option)), SCENE)  # type: ignore[arg-type]  # one of the kinds
+    assert isinstance(fact, AnswersTaken)
+    assert [one.state for one in fact.decisions] == [state]
+
+
+def test_a_budget_takes_only_its_own_options() -> None:
+    assert isinstance(judge(held("session-limit"), given(Answered(ONE, "maybe")), SCENE), DeliveryDropped)
+    assert isinstance(judge(held("session-limit"), given(Answered(ONE, "stop")), SCENE), AnswersTaken)
