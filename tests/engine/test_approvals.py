@@ -493,7 +493,7 @@ def test_an_approval_is_for_the_call_that_was_shown_and_for_no_other(world: Worl
     session = waiting(world)
     key = world.journal.keys(session).hist(0)
     row = world.reads.rows(session, 0, 1)[0]
-    world.client.lset(key, 1, row.replace(b'"cents":500', b'"cents":900'))
+    world.client.lset(key, 1, row.decode().replace('"cents":500', '"cents":900'))
     world.kill(world.worker)
     answer(world, session, "approve")
     world.run(session)
