@@ -291,6 +291,23 @@ def test_a_history_that_outgrows_the_window_is_made_shorter_before_the_next_mode
     world.check(session)
 
 
+def test_a_session_that_is_made_shorter_many_times_stays_the_same_and_does_not_grow(world: World) -> None:
+    world.app(ScriptedModel(lambda talk: answers("word " * 200), input_tokens=None), context_window=3_000)
+    session = world.create("start")
+    world.run(session)
+    keys, deadline, sizes = world.journal.keys(session), world.fields(session)["deadline"], []
+    for number in range(60):
+        world.say(session, f"{number}")
+        world.run(session)
+        sizes.append(sum(map(len, world.reads.rows(session, int(world.fields(session)["gen"]), 0))))
+    assert world.types(session).count("compaction.completed") >= 4
+    assert max(sizes[30:]) <= 1.2 * max(sizes[:30]), "the history does not grow"
+    assert world.client.llen(keys.fact) < 200, "nor do the facts"
+    assert world.fields(session)["deadline"] == deadline
+    assert len(list(world.client.scan_iter(f"{keys.base}hist:{session}:*"))) == 1
+    world.check(session)
+
+
 def test_a_window_that_nothing_fits_into_does_not_stop_the_turn(world: World) -> None:
     world.app(lambda talk: asks("look", at="x" * 400) if talk.step < 6 else echo(talk), [look], context_window=40)
     session = world.create("start " * 100)

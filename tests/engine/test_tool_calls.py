@@ -421,3 +421,19 @@ def test_a_timeout_is_kept_to(world: World) -> None:
     began = time.monotonic()
     run(world, [sleeps], "sleeps")
     assert time.monotonic() - began < 5
+
+
+def test_a_result_that_looks_like_an_error_is_a_result(world: World) -> None:
+    @tool
+    def diagnose(ctx: ToolContext) -> dict[str, str]:
+        """Say what is wrong with the engine."""
+        return {"code": "P0420", "message": "The catalyst is worn."}
+
+    world.app([asks("diagnose"), answers("done")], [diagnose])
+    session = world.create()
+    world.run(session)
+    [shown] = [data for kind, data in world.shown(session) if kind == "action.result"]
+    assert shown["status"] == "completed"
+    assert "error" not in shown
+    assert "isError" not in shown["result"]
+    world.check(session)
