@@ -1,7 +1,7 @@
-"""`make demo`: an agent answers a customer, a worker is killed with SIGKILL in the middle of it, another goes on.
+"""`make demo`: a worker is killed in the middle of an answer, and everything is restarted while a person makes up their mind.
 
 Everything is real: a Valkey, gunicorn, two Celery workers, HTTP. It needs no key, no Docker, no Redis and no root, takes about
-15 seconds and leaves nothing behind. It fails if anything that was committed happened twice.
+20 seconds and leaves nothing behind. It fails if anything that was committed happened twice.
 """
 
 from __future__ import annotations
@@ -9,165 +9,18 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 from examples import proof
-from orchestrator import local
+from examples.stage import LEASE_SECONDS, Event, Failed, Stage, Web, start
 
-ROOT = Path(__file__).resolve().parent.parent
 QUESTION = "Marta Jensen here. What have I bought, and when do my open orders arrive?"
 EXPECTED = ("B-1008", "B-1011", "B-1014")
-LEASE_SECONDS = 2
-PACE_SECONDS = 0.4
-START_SECONDS = 60.0
-ANSWER_SECONDS = 120.0
+REFUND = "Order B-1004 came with a torn cover. Could you refund it, please?"
 OVER = ("session.waiting", "session.failed", "session.completed")
-Event = dict[str, Any]
-
-
-class Failed(Exception):
-    """The demo cannot go on; the text says why."""
-
-
-class Stage:
-    """The processes and the folder they live in. `clear` leaves nothing of them, whatever has happened."""
-
-    def __init__(self) -> None:
-        self.begun = time.monotonic()
-        self.place = Path(tempfile.mkdtemp(prefix="orchestrator-demo-"))
-        self.journal = self.place / "journal"
-        self.log = self.place / "what-happened.log"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        # Should we be killed ourselves, this one notices: its input is a pipe that only we hold.
-        self.guard = subprocess.Popen(
-            ["sh", "-c", GUARD, "guard", str(self.place)], stdin=subprocess.PIPE, start_new_session=True
-        )
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        self.environment = kept | {
-            "ORCHESTRATOR_APP": "examples.watched:app",
-            "ORCHESTRATOR_URL": f"local:{self.journal}",
-            "ORCHESTRATOR_LEASE_SECONDS": str(LEASE_SECONDS),
-            "ORCHESTRATOR_DRAIN_SECONDS": "2",
-            "ORCHESTRATOR_ALLOW_ANONYMOUS": "loopback",
-            "BIND": "127.0.0.1:0",
-            "TMPDIR": str(self.place),
-            "DEMO_LOG": str(self.log),
-            "DEMO_PACE": str(PACE_SECONDS),
-        }
-
-    def say(self, text: str) -> None:
-        """A line, with the time."""
-        print(f"{time.monotonic() - self.begun:5.1f} s  {text}", flush=True)
-
-    def start(self, name: str, *command: str) -> int:
-        """Start a process in a group of its own, so that Ctrl-C reaches us and not it. Returns its id."""
-        with open(self.place / f"{name}.log", "wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", *command],
-                cwd=ROOT,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        self.processes[name] = process
-        with open(self.place / "pids", "a") as pids:
-            pids.write(f"{process.pid}\n")
-        return process.pid
-
-    def output(self, name: str) -> str:
-        """What a process has printed."""
-        return (self.place / f"{name}.log").read_text(errors="replace")
-
-    def wait_for(self, what: str, look: Callable[[], Any]) -> Any:
-        """What `look` finds, as soon as it finds something."""
-        until = time.monotonic() + START_SECONDS
-        while not (found := look()):
-            for name, process in self.processes.items():
-                if process.poll() is not None:
-                    raise Failed(f"{name} ended with {process.returncode} while we waited for {what}.")
-            if time.monotonic() > until:
-                raise Failed(f"Waited {START_SECONDS:.0f} s for {what}.")
-            time.sleep(0.05)
-        return found
-
-    def last_words(self) -> str:
-        """The ends of all logs, for whoever has to find out what went wrong."""
-        return "\n".join(f"--- {name}\n{self.output(name)[-3000:]}" for name in self.processes)
-
-    def clear(self) -> None:
-        """End everything. Never raises, and is not interrupted."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        for process in self.processes.values():
-            if process.poll() is None:
-                process.terminate()
-        until = time.monotonic() + 5
-        for process in self.processes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(until - time.monotonic(), 0.1))
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        try:
-            local.stop(self.journal)
-        except Exception as broken:
-            print(f"the Valkey in {self.journal} did not end: {broken}", file=sys.stderr)
-        shutil.rmtree(self.place, ignore_errors=True)
-        with suppress(OSError):
-            self.guard.communicate(b"done\n", timeout=5)
-
-
-FOREIGN = ("ORCHESTRATOR_", "CELERY_", "GUNICORN_", "DEMO_", "BIND", "PORT", "FLASK_")
-GUARD = """
-read -r _ && exit
-while read -r pid; do kill -s KILL -- "-$pid"; done <"$1/pids"
-kill -s KILL "$(cat "$1/journal/valkey.pid")"
-rm -rf "$1"
-"""
-
-
-class Web:
-    """The HTTP API, through the standard library alone."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    def _ask(self, method: str, path: str, body: object = None, *, timeout: float = 10) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout)
-        headers = {"content-type": "application/json"} if body is not None else {}
-        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
-        return connection.getresponse()
-
-    def json(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
-        """Status and body of an answer."""
-        answer = self._ask(method, path, body)
-        return answer.status, json.loads(answer.read())
-
-    def events(self, session: str, query: str = "") -> Iterator[Event]:
-        """The stream of a session, from its beginning, line by line as it comes. A quiet one says so every 10 seconds."""
-        answer = self._ask("GET", f"/v1/session/{session}/stream{query}", timeout=30)
-        if answer.status != 200:
-            raise Failed(f"The stream answered {answer.status}: {answer.read()!r}")
-        until = time.monotonic() + ANSWER_SECONDS
-        while line := answer.readline():
-            if line.strip():
-                yield json.loads(line)
-            if time.monotonic() > until:
-                raise Failed(f"No answer after {ANSWER_SECONDS:.0f} s.")
-        answer.close()
+PARKED = "turn.waiting"
 
 
 class Screen:
@@ -199,6 +52,12 @@ class Screen:
             case "action.result":
                 told = json.dumps(data["result"]["output"], ensure_ascii=False)
                 print(f"         result  {told if len(told) < 110 else told[:107] + '...'}", flush=True)
+            case "input.requested":
+                for request in data["requests"]:
+                    print(f"         asks    {request['prompt']}", flush=True)
+            case "input.resolved":
+                for resolution in data["resolutions"]:
+                    print(f"         answer  {resolution['outcome']}", flush=True)
             case "turn.completed" | "turn.failed" | "turn.cancelled":
                 self._say(event["type"])
 
@@ -207,35 +66,6 @@ class Screen:
         if self._in_text:
             print(flush=True)
         self._in_text = False
-
-
-def start(stage: Stage) -> tuple[Web, dict[int, str]]:
-    """Start everything and wait until it is there. Returns the API, and the workers' names by process id."""
-    stage.say("starting a Valkey, gunicorn and two Celery workers")
-    local.resolve(f"local:{stage.journal}")
-    stage.start("web", "gunicorn", "-c", "python:web.gunicorn", "--no-control-socket", "web:create_app()")
-    workers = {
-        stage.start(
-            f"worker-{name}", "celery", "-A", "tasks", "worker", "--pool", "threads", "-c", "4",
-            "-n", f"{name}@%h", "-l", "INFO",
-        ): name
-        for name in ("A", "B")
-    }  # fmt: skip
-    port = stage.wait_for(
-        "gunicorn", lambda: re.search(r"Listening at: http://127\.0\.0\.1:(\d+)", stage.output("web"))
-    )
-    web = Web(int(port[1]))
-
-    def ready() -> bool:
-        try:
-            status, health = web.json("GET", "/v1/health")
-        except OSError:
-            return False
-        return status == 200 and sum(one["workers"] for one in health["deployments"].values()) == len(workers)
-
-    stage.wait_for("two workers", ready)
-    stage.say("ready: " + ", ".join(f"worker {name} is process {pid}" for pid, name in workers.items()))
-    return web, workers
 
 
 def follow(stage: Stage, web: Web, session: str, workers: dict[int, str]) -> tuple[list[Event], int]:
@@ -258,19 +88,22 @@ def follow(stage: Stage, web: Web, session: str, workers: dict[int, str]) -> tup
     return seen, killed
 
 
-def play(stage: Stage) -> int:
-    """The whole of it. Returns the exit code."""
-    web, workers = start(stage)
-    stage.say(f"POST /v1/session  {QUESTION!r}")
-    status, created = web.json("POST", "/v1/session", {"message": QUESTION})
+def ask(stage: Stage, web: Web, message: str) -> str:
+    """Begin a session. Returns its id."""
+    stage.say(f"POST /v1/session  {message!r}")
+    status, created = web.json("POST", "/v1/session", {"message": message})
     if status != 202:
         raise Failed(f"POST /v1/session answered {status}: {created}")
-    session = created["sessionId"]
-    stage.say(f"{status}: it is stored. GET /v1/session/{session}/stream")
+    stage.say(f"{status}: it is stored. GET /v1/session/{created['sessionId']}/stream")
+    return str(created["sessionId"])
+
+
+def crash(stage: Stage, web: Web, workers: dict[int, str]) -> list[str]:
+    """The first act: a worker is killed in the middle of a step. Returns what went wrong."""
+    session = ask(stage, web, QUESTION)
     seen, killed = follow(stage, web, session, workers)
     stored = list(web.events(session, "?follow=false"))
-
-    notes = proof.read(stage.log)
+    notes = proof.read(stage.log, session)
     print("\nWhat the calls themselves wrote down, beside what the journal says:\n")
     print(proof.table(notes, stored, workers))
     wrong = proof.violations(notes, stored)
@@ -278,19 +111,72 @@ def play(stage: Stage) -> int:
         wrong.append("no worker was killed: no call was running when a result of its step was committed")
     elif not any(note.pid != killed and note.at > max(n.at for n in notes if n.pid == killed) for note in notes):
         wrong.append("nobody went on after the worker was killed")
-    if [event["meta"]["id"] for event in stored[: len(seen)]] != [event["meta"]["id"] for event in seen]:
+    if _ids(stored)[: len(seen)] != _ids(seen):
         wrong.append("the stored stream is not the one that was seen")
     text = next((event["data"]["message"] for event in reversed(stored) if event["type"] == "message.completed"), "")
     wrong += [f"the answer does not speak of {order}" for order in EXPECTED if order not in text]
-    print()
-    for problem in wrong:
-        print(f"WRONG: {problem}")
     if not wrong:
         repeated = sum(times - 1 for times in Counter(note.key for note in notes if note.started).values())
         print(
-            f"Nothing that was committed happened twice. {repeated} unfinished calls ran again, each under its old key.\n"
-            "What was seen on the stream is what is stored, and the answer is complete."
+            f"\nNothing that was committed happened twice. {repeated} unfinished calls ran again, each under its old key.\n"
+            "What was seen on the stream is what is stored, and the answer is complete.\n"
         )
+    return wrong
+
+
+def approve(stage: Stage, web: Web) -> list[str]:
+    """The second act: a call waits for a person while all that is there is stopped and started. Returns what went wrong."""
+    session = ask(stage, web, REFUND)
+    screen, seen = Screen(stage), list[Event]()
+    for event in web.events(session):
+        seen.append(event)
+        screen.show(event)
+        if event["type"] in (PARKED, *OVER):
+            break
+    asked = [request for event in seen if event["type"] == "input.requested" for request in event["data"]["requests"]]
+    if len(asked) != 1:
+        return [f"the refund asked {len(asked)} people instead of one"]
+    stage.say("it waits for a person. Stopping the workers, gunicorn and the Valkey")
+    stage.stop()
+    stage.say("nothing runs any more")
+    web, workers = start(stage, "CD")
+    path, request = f"/v1/session/{session}", asked[0]["requestId"]
+    stage.say(f"POST {path}  approves {request}")
+    status, told = web.json("POST", path, {"inputResponses": [{"requestId": request, "optionId": "approve"}]})
+    if status != 202:
+        raise Failed(f"The answer was answered {status}: {told}")
+    for event in web.events(session, f"?startIndex={len(seen)}"):
+        seen.append(event)
+        screen.show(event)
+        if event["type"] in OVER:
+            break
+    notes = proof.read(stage.log, session)
+    stored = list(web.events(session, "?follow=false"))
+    wrong = proof.violations(notes, stored)
+    if _ids(stored) != _ids(seen):
+        wrong.append("the stored stream is not the one that was seen")
+    if len(turns := {event["data"]["turnId"] for event in stored if "turnId" in event["data"]}) != 1:
+        wrong.append(f"the approval took {len(turns)} turns")
+    if [event["type"] for event in stored if event["type"].startswith("turn.")][-1] != "turn.completed":
+        wrong.append("the turn was not completed")
+    runs = [note for note in notes if note.tool and note.started]
+    if len(runs) != 1 or runs[0].pid not in workers:
+        wrong.append(f"the refund ran {len(runs)} times, or before it was approved")
+    if not wrong:
+        print("\nOne turn, one decision, one refund, and nothing ran while it waited.\n")
+    return wrong
+
+
+def _ids(events: list[Event]) -> list[str]:
+    return [event["meta"]["id"] for event in events]
+
+
+def play(stage: Stage) -> int:
+    """The whole of it. Returns the exit code."""
+    web, workers = start(stage)
+    wrong = crash(stage, web, workers) or approve(stage, web)
+    for problem in wrong:
+        print(f"WRONG: {problem}")
     return 1 if wrong else 0
 
 

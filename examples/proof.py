@@ -45,12 +45,13 @@ class Note:
         return int(last.split("_")[2] if self.tool else last)
 
 
-def read(log: Path) -> list[Note]:
-    """The record so far. A line that is being written is not there yet."""
+def read(log: Path, session: str = "") -> list[Note]:
+    """The record so far, of one session if you like. A line that is being written is not there yet."""
     if not log.exists():
         return []
     whole = log.read_text().rpartition("\n")[0]
-    return [_note(json.loads(line)) for line in whole.splitlines()]
+    notes = (_note(json.loads(line)) for line in whole.splitlines())
+    return [note for note in notes if note.key.startswith(session)]
 
 
 def _note(line: Mapping[str, Any]) -> Note:

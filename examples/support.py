@@ -1,4 +1,4 @@
-"""The support desk of a book shop: three tools, one agent, an app. Run it with `orchestrator dev examples.support:app`.
+"""The support desk of a book shop: four tools, one agent, an app. Run it with `orchestrator dev examples.support:app`.
 
 The model follows a script, so it needs no key and no network. `ORCHESTRATOR_MODEL=anthropic:claude-sonnet-5` puts a real
 one in its place and leaves the rest as it is.
@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from examples import shop
-from orchestrator import Agent, App, ScriptedModel, ToolContext, answers, asks, state, tool
+from orchestrator import Agent, App, ScriptedModel, ToolContext, always, answers, asks, state, tool
 from orchestrator.models.scripted import Conversation, Reply, calls
 
 looked_up = state("support.looked_up", default=list[str])
@@ -66,28 +66,49 @@ def estimate_delivery(order_id: str, postcode: str = "") -> dict[str, Any]:
     }
 
 
+@tool(approval=always(prompt="Pay order {order_id} back?"))
+def refund_order(ctx: ToolContext, order_id: str) -> dict[str, Any]:
+    """Pay an order back. A person approves each one.
+
+    Args:
+        order_id: The number on the receipt, such as B-1006.
+    """
+    order = shop.find(order_id)
+    cents = order.copies * shop.BOOKS[order.isbn].cents
+    # A payment service that is given the key pays once, however often this runs.
+    return {"order_id": order.number, "refunded_cents": cents, "reference": ctx.idempotency_key}
+
+
 def script(talk: Conversation) -> Reply:
     """What a model would do, for a handful of questions. It sees the message and the results of the step before."""
     found = [result for _, result in talk.results]
     match talk.results:
         case []:
             if numbers := re.findall(r"\bB-\d{4}\b", talk.message, re.IGNORECASE):
-                return calls(*(asks("find_order", order_id=number.upper()) for number in dict.fromkeys(numbers)))
+                wanted = "refund_order" if "refund" in talk.message.casefold() else "find_order"
+                return calls(*(asks(wanted, order_id=number.upper()) for number in dict.fromkeys(numbers)))
             if names := [name for name in _customers() if name.casefold() in talk.message.casefold()]:
                 return calls(asks("list_purchases", customer=names[0]), text="Let me look that up.")
             return answers(
                 "Hello! Tell me your name or an order number (such as B-1006), and I will look for your books."
             )
         case [("list_purchases", purchases)]:
-            wanted = [one["order_id"] for one in purchases if one["status"] != "delivered"]
-            if not wanted:
+            undelivered = [one["order_id"] for one in purchases if one["status"] != "delivered"]
+            if not undelivered:
                 return answers(f"All of your {len(purchases)} orders have been delivered.")
-            return calls(*(asks("find_order", order_id=number) for number in wanted))
+            return calls(*(asks("find_order", order_id=number) for number in undelivered))
         case [("find_order", _), *_]:
             orders = [one for one in found if "title" in one]
             if not orders:
                 return answers("I cannot find that order. Is it the number on your receipt?")
             return calls(*(asks("estimate_delivery", order_id=one["order_id"]) for one in orders))
+        case [("refund_order", _), *_]:
+            paid = [one for one in found if "refunded_cents" in one]
+            if not paid:
+                return answers("I could not pay that back.")
+            return answers(
+                "\n".join(f"{one['order_id']}: {one['refunded_cents'] / 100:.2f} EUR are on their way." for one in paid)
+            )
         case _:
             lines = [f"{one['order_id']}, {one['title']}: {one['arrives_on']}, by {one['carrier']}." for one in found]
             return answers("\n".join(["Here is when they arrive:", *lines]))
@@ -101,6 +122,6 @@ support = Agent(
     "support",
     instructions="You help the customers of a book shop. Look things up before you answer, and be brief.",
     model=ScriptedModel(script, name="scripted-support"),
-    tools=[list_purchases, find_order, estimate_delivery],
+    tools=[list_purchases, find_order, estimate_delivery, refund_order],
 )
 app = App(agents=[support])

@@ -61,7 +61,7 @@ def wait_until_gone(place: Path, pids: list[int]) -> None:
 @pytest.mark.acceptance
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_the_demo_survives_a_killed_worker_and_proves_it(place: Path) -> None:
+def test_the_demo_survives_a_killed_worker_and_a_restart_of_everything_and_proves_it(place: Path) -> None:
     process = demo(place)
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
@@ -77,6 +77,10 @@ def test_the_demo_survives_a_killed_worker_and_proves_it(place: Path) -> None:
     assert [row[4] for row in cells] == ["1"] * 4
     assert [row[6] for row in cells] == ["1", "3", "3", "0"]
     assert "B-1014, A Tale of Two Cities: 2026-03-19" in output
+    parked = output.partition("Pay order B-1004 back?")[2]
+    assert "nothing runs any more" in parked.partition("answer  approved")[0]  # all was stopped before it was answered
+    assert "B-1004: 16.99 EUR are on their way." in parked.partition("answer  approved")[2]
+    assert "One turn, one decision, one refund" in parked
     assert not list(place.iterdir())
 
 
@@ -158,3 +162,4 @@ def test_a_line_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     line = json.dumps({"at": START, "pid": 11, "what": "model started", "key": "ses_1/turn_0/0"})
     log.write_text(f"{line}\n{line[:20]}")
     assert proof.read(log) == [Note(START, 11, "model started", "ses_1/turn_0/0")]
+    assert proof.read(log, "ses_2") == []
