@@ -89,9 +89,9 @@ class System:
 
     def start_worker(self, name: str = "worker", *flags: str, **extra: str) -> subprocess.Popen[bytes]:
         """One worker process, and wait until it listens."""
-        before = self.listening()
+        before = self.known()
         process = self.run(*("celery", "-A", "tasks", "worker", "-n", f"{name}@test", *flags), name=name, **extra)
-        wait_for(lambda: self.listening() > before, 40, what=f"{name} to listen")
+        wait_for(lambda: self.known() - before, 40, what=f"{name} to listen")
         return process
 
     def start_workers(self, count: int, *flags: str) -> subprocess.Popen[bytes]:
@@ -104,6 +104,11 @@ class System:
         """How many workers have beaten lately."""
         found = self.engine.reads.deployments().get("default")
         return int(str(found["workers"])) if found else 0
+
+    def known(self) -> set[str]:
+        """The names of all workers that have ever beaten and did not say goodbye."""
+        journal = self.engine.journal
+        return set(map(str, journal.client.hkeys(f"{journal.prefix}:workers")))
 
     def stop(self) -> None:
         """End everything by pid."""
