@@ -650,7 +650,7 @@ def test_a_store_steers_clears_compacts_cancels_and_retires(site: Site, node: No
 def test_the_agent_describes_itself(client: Client) -> None:
     info = client.info()
     assert info["agent"]["name"] == "load"
-    assert {tool["name"] for tool in info["tools"]["static"]} == {"work", "crash", "linger"}
+    assert {tool["name"] for tool in info["tools"]["static"]} == {"work", "crash", "linger", "sign", "ask_question"}
 
 
 def refusal(call: Callable[[], object]) -> tuple[int | None, str | None]:
