@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+from orchestrator.asides import Context
 from orchestrator.core.delivery import Body, Control, Response
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
@@ -60,6 +61,8 @@ class Desk(Protocol):
         principal: Principal | None = None,
         agent: str | None = None,
         policy: str = "",
+        context: Context | None = None,
+        output: Mapping[str, object] | None = None,
         delivery: DeliveryId | None = None,
         key: str = "",
         identity: str = "",
@@ -89,6 +92,8 @@ class Desk(Protocol):
         *,
         principal: Principal | None = None,
         policy: str = "",
+        context: Context | None = None,
+        output: Mapping[str, object] | None = None,
         key: str = "",
     ) -> Admission:
         """A message to a session."""

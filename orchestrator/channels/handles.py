@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from orchestrator.asides import Context
 from orchestrator.channels.channel import Message, Order, Policy, address_of, body_of, check_name
 from orchestrator.channels.desk import Desk
 from orchestrator.core.delivery import Response
@@ -79,8 +80,13 @@ class AddressHandle:
         delivery_key: str = "",
         turn_policy: Policy = "",
         agent: str | None = None,
+        context: Context | None = None,
+        output: Mapping[str, object] | None = None,
     ) -> Sent:
         """A message to the session that has this address, or the first one of a new session.
+
+        `context` is for this turn's model calls and is not kept in the history: a text, several, or an object. `output` is a JSON
+        schema that the turn's result must fit.
 
         The same `delivery_key` with the same message is the same message for 24 hours, also after a reset. Raises
         `DeliveryKeyReused`, `InboxFull`, `BadRequest`, `JournalFull`, `JournalAway`.
@@ -92,6 +98,8 @@ class AddressHandle:
             principal=principal,
             agent=agent,
             policy=turn_policy,
+            context=context,
+            output=output,
             key=delivery_key,
         )
         return Sent(found.session, found.delivery, found.started, found.again)
@@ -164,10 +172,18 @@ class SessionHandle:
         principal: Principal | None = None,
         delivery_key: str = "",
         turn_policy: Policy = "",
+        context: Context | None = None,
+        output: Mapping[str, object] | None = None,
     ) -> Sent:
         """A message to this session. Raises `SessionNotActive`, never starts another; else as by address."""
         found = self._desk().deliver(
-            self.session, body_of(message), principal=principal, policy=turn_policy, key=delivery_key
+            self.session,
+            body_of(message),
+            principal=principal,
+            policy=turn_policy,
+            context=context,
+            output=output,
+            key=delivery_key,
         )
         return Sent(self.session, found.delivery, again=found.again)
 

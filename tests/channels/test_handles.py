@@ -5,11 +5,12 @@ from typing import Any, cast
 import pytest
 
 import tasks
-from orchestrator import Channel, ConfigError, SessionNotActive, Settings
+from orchestrator import Agent, App, Channel, ConfigError, ScriptedModel, SessionNotActive, Settings
 from orchestrator.channels import handle
 from orchestrator.channels.handles import desk_of
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import AddressesFull, AddressTaken, BadRequest, DeliveryKeyReused, RequestUnknown
+from orchestrator.models.scripted import delivers
 from tests.channels.conftest import MakeSite, Site, an_app, at_once
 from tests.conftest import MakeServer
 
@@ -47,6 +48,21 @@ def test_a_key_is_one_message_and_a_second_text_under_it_is_refused(site: Site) 
     one = by_id.send("By id", delivery_key="k")
     assert by_id.send("By id", delivery_key="k").delivery == one.delivery
     assert site.said(first.session) == ["Hi", "By id"]
+
+
+def test_context_and_the_shape_of_the_result_come_with_the_message(url: str) -> None:
+    model = ScriptedModel(lambda talk: delivers(talk.context))
+    site = Site(App([Agent("helper", model=model)]), Settings(url=url))
+    listed = {"type": "array", "items": {"type": "string"}}
+    support = site.channel("support")
+    session = support.from_("t-1").send("Hi", context=["It rains.", "It is noon."], output=listed).session
+    site.run(session)
+    support.attach(session).send("Ho", context={"day": 2}, output=listed)
+    site.run(session)
+    told = [event["data"]["result"] for event in site.events(session) if event["type"] == "result.completed"]
+    assert told == [["It rains.", "It is noon."], ['{"day":2}']]
+    with pytest.raises(BadRequest):
+        support.from_("t-1").send("Hi", output={"type": 1})
 
 
 def test_controls_say_which_session_they_told(site: Site) -> None:
