@@ -14,7 +14,7 @@ from orchestrator.engine import Response
 from orchestrator.errors import LinkUnknown, LinkUsed
 from orchestrator.models.scripted import Conversation, Reply, answers, asks
 from orchestrator.tool import ToolContext, ask_question, tool
-from tests.engine.test_controls import traces
+from tests.engine.test_controls import DAY_MS, traces
 from tests.engine.test_crash_table import WAYS
 from tests.engine.test_steering import ANN, BEN
 from tests.worlds import Fault, How, World, answered, results, said
@@ -499,3 +499,17 @@ def test_an_approval_is_for_the_call_that_was_shown_and_for_no_other(world: Worl
     world.run(session)
     assert not world.starts("refund")
     assert "not the one that was approved" in str(world.history(session)[2])
+
+
+def test_a_turn_that_waits_beyond_the_sessions_time_costs_nothing_and_goes_on_when_it_is_answered(world: World) -> None:
+    session = waiting(world)
+    world.skip(31 * DAY_MS)
+    assert world.client.zscore(world.journal.keys(session).due, session) is None, "nobody looks at it"
+    assert world.run(session)[-1] == "idle"
+    answer(world, session, "approve")
+    world.run(session)
+    assert types(world, session)[-2:] == ["turn.completed", "session.waiting"]
+    world.run(session)
+    assert types(world, session)[-1] == "session.completed"
+    assert len(world.starts("refund")) == 1
+    world.check(session)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from orchestrator.core.names import Millis, SessionId
+from orchestrator.core.names import DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import JournalAway, SessionNotActive
-from orchestrator.ids import address_key, new_session
+from orchestrator.ids import address_key, new_link, new_session, shard_of
 from orchestrator.journal import AdmissionKey, Appended, Done, Gone, Granted, Operation, Refused, Superseded
 from orchestrator.journal.scripts import VERBS, Script
 from orchestrator.journal.stubs import stub
@@ -203,6 +203,13 @@ def _settle_out(hand: Hand) -> None:
     assert hand.journal.settle_out(owner.session, "holder", 1, retry_in_ms=5_000) == 1
 
 
+def _claim(hand: Hand) -> None:
+    owner = busy(hand)
+    token = new_link(shard_of(owner.session))
+    owner.commit(mode="park", hold="input", requests=(("req_1", b"note"),), links=((token, "req_1"),))
+    assert hand.journal.claim(token, DeliveryId("dlv_1")).delivery == "dlv_1"
+
+
 def _forget(hand: Hand) -> None:
     session = hand.arrive().session
     hand.journal._forget_door(session, address_key(CHANNEL, HERE))
@@ -222,7 +229,7 @@ ACTS: list[Act] = [
     _create, _create_empty, _deliver, _deliver_cancel, _deliver_idle_cancel, _own, _own_dead, _keep, _park, _chain, _end,
     _park_with_news, _park_behind_waiting_messages, _append, _renew, _release, _disown, _due, _prune, _heartbeat, _leave,
     _reset, _create_operation, _next_generation, _arrive, _arrive_there, _arrive_elsewhere, _reserve, _take_address, _list_address,
-    _drop_address, _list_dropped_address, _end_with_addresses, _take_out, _settle_out, _forget, _begin_to_erase, _erase,
+    _drop_address, _list_dropped_address, _end_with_addresses, _take_out, _settle_out, _claim, _forget, _begin_to_erase, _erase,
 ]  # fmt: skip
 each_act = pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__.lstrip("_"))
 

@@ -161,6 +161,26 @@ def test_what_has_begun_and_waits_for_its_timer_is_left_to_it_though_the_deadlin
     assert hand.due_at(session) == LIFE - timer, "then it is the deadline's turn, also if that is over"
 
 
+@pytest.mark.parametrize("how", ["parked", "released", "asked for"])
+def test_nobody_looks_at_a_turn_that_waits_for_people_beyond_the_deadline(hand: Hand, how: str) -> None:
+    session = hand.create(life_ms=LIFE)
+    hand.owner(session, lost=True).commit(mode="park", work=False, hold="input")
+    if how == "released":
+        hand.owner(session, lost=True).release()
+    if how == "asked for":
+        assert hand.own(session) == Refused("idle")
+    assert hand.due_at(session) is None
+    hand.later(LIFE + 1)
+    assert hand.own(session) == Refused("idle")
+    hand.client.zadd(hand.journal.keys(session).due, {session: hand.now})
+    assert (hand.journal.due()[2], hand.due_at(session)) == (0, None)
+    hand.deliver(session)
+    owner = hand.owner(session)
+    owner.use(owner.granted.heads[0].id)
+    owner.commit(mode="park", turn=None)
+    assert hand.due_at(session) == -1, "the turn is over, and so is the session's time"
+
+
 def test_a_deadline_never_moves(hand: Hand) -> None:
     session = hand.create(life_ms=LIFE)
     hand.later(5_000)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
 
 from orchestrator.agent import Agent, App
+from orchestrator.approval import always
 from orchestrator.channels import Channel, Event, ReplyTo
 from orchestrator.models.scripted import Reply, ScriptedModel, answers, asks, calls, fails
 from orchestrator.ports import ModelCall, ModelOutput
@@ -17,6 +19,8 @@ CHANNEL = "desk"
 HEARD = ("message.received", "message.completed", "message.discarded", "session.completed")
 """What the channel's handler hears."""
 TOOLS = ("note", "slow", "wait", "careful", "careful_wait", "boom", "fatal", "unknown", "note")
+GATED = ("gated", "gated_soon", "gated_careful")
+"""Tools that need leave for every call."""
 LONG = "and so on " * 60
 total = state("property.total", default=int)
 
@@ -35,7 +39,7 @@ def an_app(dice: random.Random, posts: Callable[[Event, ReplyTo], None] | None, 
         channels.append(channel)
     agent = Agent(
         "helper",
-        model=Model(dice, counts=window is not None),
+        model=Model(dice, counts=window is not None, tools=(*TOOLS, *GATED) if dice.random() < 0.4 else TOOLS),
         tools=the_tools(dice),
         user_instructions="Be kind." if dice.random() < 0.3 else "",
         context_window=window,
@@ -87,7 +91,23 @@ def the_tools(dice: random.Random) -> list[Tool]:
         """A tool that ends the turn."""
         raise Fatal(text)
 
-    return [note, slow, wait, careful, careful_wait, boom, fatal]
+    @tool(approval=always())
+    def gated(text: str) -> str:
+        """A tool that a person must approve."""
+        return text
+
+    @tool(approval=always(expires=timedelta(seconds=40)))
+    async def gated_soon(text: str) -> str:
+        """One that must be approved soon."""
+        await Pause()
+        return text
+
+    @tool(approval=always(), on_interrupt="report")
+    def gated_careful(text: str) -> str:
+        """One that must not start twice either."""
+        return text
+
+    return [note, slow, wait, careful, careful_wait, boom, fatal, gated, gated_soon, gated_careful]
 
 
 class Model:
@@ -95,8 +115,9 @@ class Model:
 
     name = "dice"
 
-    def __init__(self, dice: random.Random, counts: bool) -> None:
+    def __init__(self, dice: random.Random, counts: bool, tools: Sequence[str]) -> None:
         self._dice = dice
+        self._tools = tools
         self._input_tokens = None if counts else 10
 
     async def answer(self, call: ModelCall) -> AsyncIterator[ModelOutput]:
@@ -128,7 +149,7 @@ class Model:
             return fails("broken", retryable=dice.random() < 0.8, retry_after=dice.choice([None, 0.5, 30.0]))
         if call.step >= 3 or dice.random() < 0.45:
             return answers(f"words of {dice.randrange(100)}", reasoning="hm" if dice.random() < 0.2 else "")
-        asked = [asks(dice.choice(TOOLS), text=str(dice.randrange(100))) for _ in range(dice.randint(1, 3))]
+        asked = [asks(dice.choice(self._tools), text=str(dice.randrange(100))) for _ in range(dice.randint(1, 3))]
         if dice.random() < 0.1:
             asked.append(asks("note", wrong=1))
         return calls(*asked, text="Let me see." if dice.random() < 0.3 else "")

@@ -1,8 +1,8 @@
 """What must always be true of a session, told from what is stored, what was answered and what was begun out there.
 
 It is looked at after every single call that reached the server. Only what is new is read; at the end everything is read again.
-`book.py` is what it writes down; `order.py` knows in which order messages are taken in, `posts.py` what is posted, `told.py` what a
-whole stream and history look like, `doors.py` what is true of addresses and keys.
+`book.py` is what it writes down; `order.py` knows in which order messages are taken in, `asked.py` what people are asked, `posts.py`
+what is posted, `told.py` what a whole stream and history look like, `doors.py` what is true of addresses and keys.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from orchestrator.core.advance import advance
 from orchestrator.core.delivery import Envelope
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.fact import (
+    AnswersTaken,
     CallStarted,
     CancelAccepted,
     Compacted,
@@ -38,6 +39,7 @@ from orchestrator.ports import ModelCall
 from orchestrator.process.history import row_id
 from orchestrator.tool import ToolContext
 from orchestrator.turn import Carried
+from tests.property.asked import Asked
 from tests.property.book import Book, Said
 from tests.property.line import line_of, pairs
 from tests.property.order import Order
@@ -88,6 +90,7 @@ class Ledger:
         self.posts = Posts(self.client, journal.prefix, session, self.must, tries)
         self._let_in = let_in
         self._order = Order(self.must)
+        self.asked = Asked(self.must)
         self._line = line_of(self.client)
         self._text: bytes | None = None
         self._read: tuple[bytes | None, Snapshot] = (None, EMPTY)
@@ -257,7 +260,9 @@ class Ledger:
             self._let_in(name)
             head = said.raw("head")
             assert isinstance(head, bytes)
-            self._order.accepted(name, self._inbox[name], codec.unpack(Envelope, head))
+            envelope = codec.unpack(Envelope, head)
+            self._order.accepted(name, self._inbox[name], envelope)
+            self.asked.accepted(name, envelope)
             if kind == "tail_seen":
                 book.reports[name] = int(said.argument("guard"))
         else:
@@ -317,6 +322,7 @@ class Ledger:
             self._fact(fact, events, before)
             if not self.rewound:
                 self._order.happened(fact, book.snapshot)
+                self.asked.happened(fact, book.snapshot)
             book.snapshot = advance(book.snapshot, fact)
         book.facts += facts
         anew = any(isinstance(fact, ContextCleared | Compacted) for fact in read)
@@ -351,7 +357,7 @@ class Ledger:
                     book.must_cancel[fact.delivery] = fact.turn
             case TailLost() | ContextCleared() | CompactionDue():
                 used = (fact.delivery,) if fact.delivery else ()
-            case ControlKept():
+            case ControlKept() | AnswersTaken():
                 used = (fact.delivery,)
             case SessionEnding():
                 used = (fact.delivery,) if fact.delivery else ()
@@ -457,7 +463,8 @@ class Ledger:
         over = fields["status"] == "ended"
         head = any(n > (snapshot.judged if snapshot.busy else 0) for n in self._inbox.values())
         work = fields["work"] == "1" or head or fields["status"] == "ending"
-        timer, deadline = int(fields["next_timer"]), int(fields["deadline"])
+        timer = int(fields["next_timer"])
+        deadline = 0 if fields["turn"] else int(fields["deadline"])  # an open turn is not cut
         self.must(not over or not (work or timer or deadline), f"it is over, and has something to do: {fields}")
         if fields["token"] or work or timer or deadline or self._out:
             self.must(self.due is not None, f"nobody will look: {fields}")
@@ -499,10 +506,12 @@ class Ledger:
         self.must(context.idempotency_key == f"{self.session}/{key}", context.idempotency_key)
         if not self._may_begin(token):
             return
+        if not self.rewound:
+            self.asked.begins(key, call.tool)
         turn = book.snapshot.turn
         due = turn is not None and turn.id == context.session.turn and turn.phase == "tools"
         state = next((one.state for one in turn.calls if one.id == call.id), "") if turn else ""
-        wanted = "started" if call.on_interrupt == "report" else "asked"
+        wanted = "asked" if call.on_interrupt == "rerun" else "started"
         self.must(due and state == wanted, f"{call} begins in {turn}")
 
     def _may_begin(self, token: str) -> bool:
@@ -631,6 +640,8 @@ class Ledger:
         assert not self._out, f"still to be posted: {self._out}"
         assert self.fields["status"] in ("live", "ended"), self.fields
         assert book.snapshot.turn is None
+        if not self.rewound:
+            self.asked.finish()
         assert book.snapshot.compacting is None
         assert not book.snapshot.pending
         assert book.snapshot.waiting == 0 or self._ghosts

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestrator.core.delivery import Envelope
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.fact import (
+    AnswersTaken,
     CancelAccepted,
     CompactionDue,
     ContextCleared,
@@ -83,6 +84,8 @@ class Order:
             case ControlKept():
                 self._stops += [fact.n] if fact.control == "cancel" else []
                 self._leave(fact.delivery)
+            case AnswersTaken():
+                self._leave(fact.delivery)
             case CancelAccepted() | ContextCleared() | CompactionDue() | SessionEnding() | TailLost():
                 self._leave(*([fact.delivery] if fact.delivery else []))
             case TurnSettled():
@@ -102,7 +105,9 @@ class Order:
         order, count = self._in_order(), len(fact.deliveries)
         taken = order[:count]
         self._must([name for name, _ in taken] == list(fact.deliveries), f"{fact} overtakes: {order}")
-        self._must(all(one.is_message for _, one in taken), f"no messages: {taken}")
+        # An answer that came too late is a message, which begins a turn of its own or one with what came after it.
+        begins = not taken or taken[0][1].envelope.kind in ("message", "answers")
+        self._must(begins and all(one.is_message for _, one in taken[1:]), f"no messages: {taken}")
         people = {one.person for _, one in taken}
         self._must(people == {person(fact.principal)}, f"{fact} is of {people}")
         self._must(count == 1 or () not in people, f"messages of nobody share a turn: {fact}")
@@ -119,20 +124,31 @@ class Order:
     def _stop_between(self, first: int, last: int) -> bool:
         return any(first < n < last for n in self._stops)
 
-    def _may_steer(self, name: str, before: Snapshot) -> bool:
-        """Whether a message joins the open turn: its person's, who wants that and has nothing else waiting before it."""
+    def _may_steer(self, name: str, before: Snapshot, *, withdraws: bool = False) -> bool:
+        """Whether a message joins the open turn: its person's, who wants that (or takes back what was asked) and has nothing else
+        waiting before it."""
         turn, one = before.turn, self._waiting.get(name)
-        if turn is None or one is None or turn.cancelling or turn.failed or turn.followed or before.ending:
+        if (
+            turn is None
+            or one is None
+            or not one.is_message
+            or turn.cancelling
+            or turn.failed
+            or turn.followed
+            or before.ending
+        ):
             return False
         earlier = any(
             other.person == one.person and other.n < one.n and other.is_message
             for waiting, other in self._waiting.items()
             if waiting not in self._joining
         )
-        return one.envelope.policy == "steer" and one.person == person(turn.principal) and not earlier
+        wants = one.envelope.policy == "steer" or withdraws
+        return wants and one.person == person(turn.principal) and not earlier
 
     def _steers(self, fact: MessageSteers, before: Snapshot) -> None:
-        self._must(self._may_steer(fact.delivery, before), f"{fact} in {before.turn}, waiting {self._in_order()}")
+        may = self._may_steer(fact.delivery, before, withdraws=fact.withdraws)
+        self._must(may, f"{fact} in {before.turn}, waiting {self._in_order()}")
         self._joining.append(fact.delivery)
 
     def _dropped(self, fact: DeliveryDropped, before: Snapshot) -> None:

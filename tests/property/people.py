@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import orchestrator.ids as ids
-from orchestrator.core.delivery import Body, Delivery, Envelope, Part
+from orchestrator.core.delivery import Answered, Body, Delivery, Envelope, Part
 from orchestrator.core.names import DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import AddressTaken, InboxFull, JournalAway, SessionNotActive
@@ -76,6 +76,7 @@ class People:
         return [
             (1.4, lambda: self._to_session(self._deliver)),
             (0.7, lambda: self._to_session(self._cancel)),
+            (1.2, lambda: self._to_session(self._answer)),
             (0.2, lambda: self._to_session(lambda session: self._control(session, "clear"))),
             (0.35, lambda: self._to_session(lambda session: self._control(session, "compact"))),
             (0.25 if self._ends else 0.0, lambda: self._to_session(lambda session: self._control(session, "reset"))),
@@ -182,6 +183,31 @@ class People:
         turn = next(ledger.open_turn for ledger in self._town.ledgers() if ledger.session == session)
         delivery = self._order("cancel", self._dice.choice(["", "", turn, "turn_0", "turn_9"]))
         self.insist(lambda: self._send(session, delivery))
+
+    def _answer(self, session: SessionId) -> None:
+        """Somebody answers some of what was ever asked, sensibly or not."""
+        ledger = next(one for one in self._town.ledgers() if one.session == session)
+        if not (asked := ledger.asked.all):
+            return
+        dice, turn = self._dice, ledger.book.snapshot.turn
+        chosen = dice.sample(asked[-4:], dice.randint(1, min(3, len(asked))) if len(asked[-4:]) >= 3 else 1)
+        by = turn.principal if turn and dice.random() < 0.6 else dice.choice(PEOPLE)
+        options = ("approve", "approve", "approve", "cancel", "cancel", "what")
+        self._answers(session, [Answered(one, dice.choice(options)) for one in chosen], by)
+
+    def _answers(self, session: SessionId, answers: list[Answered], by: Principal | None) -> None:
+        at = Millis(self._town.now)
+        envelope = Envelope("answers", by, at=at, answers=tuple(answers))
+        delivery = Delivery(ids.new_delivery(at), envelope)
+        self.insist(lambda: self._send(session, delivery))
+
+    def decide(self, ledger: Ledger) -> None:
+        """Whoever caused the turn makes up their mind at last."""
+        turn = ledger.book.snapshot.turn
+        assert turn is not None
+        waiting = [request.id for request in turn.requests if request.is_open]
+        option = self._dice.choice(["approve", "cancel"])
+        self._answers(ledger.session, [Answered(one, option) for one in waiting], turn.principal)
 
     def _control(self, session: SessionId, kind: str) -> None:
         delivery = self._order(kind)

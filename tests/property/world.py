@@ -431,7 +431,7 @@ class World:
 
     def _rests(self) -> bool:
         busy = self.callers or any(worker.live() for worker in self.workers)
-        return not busy and all(ledger.at_rest for ledger in self.sessions.values())
+        return not busy and all(ledger.at_rest and not ledger.open_turn for ledger in self.sessions.values())
 
     def _peaceful_move(self) -> None:
         if self.dice.random() < 0.1:
@@ -446,6 +446,8 @@ class World:
             self.dice.choice(self.doings).step()
         elif self.line.say(("LLEN", self.queue)):
             self.wake()
+        elif parked := [ledger for ledger in self.sessions.values() if ledger.open_turn and ledger.at_rest]:
+            self.people.decide(self.dice.choice(parked))
         else:
             self.pass_time(self._next_moment())
             self.tick()

@@ -75,7 +75,7 @@ local events_now = tonumber(events) + tonumber(n_events)
 local fields = {'last_commit', commit, 'seq', tonumber(seq) + tonumber(n_facts), 'events', events_now, 'rows', tonumber(rows) + tonumber(n_rows),
   'judged', judged, 'floor', floor, 'turn', turn, 'work', work, 'next_timer', next_timer, 'reads', needs, 'attempt_key', attempt_key, 'fact_base', fact_base}
 local function also(name, value) fields[#fields + 1] = name fields[#fields + 1] = value end
-local life, timer, deadline, told = h[13], tonumber(next_timer), tonumber(h[14]), n_out ~= '0'
+local life, timer, deadline, told = h[13], tonumber(next_timer), ends_at(turn, h[14]), n_out ~= '0'
 if new_gen ~= '' then also('gen', gen) end
 if last_row ~= '' then also('last_row', last_row) end
 if hold ~= (h[18] or '') then also('hold', hold) end

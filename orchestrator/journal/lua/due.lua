@@ -27,7 +27,7 @@ local function look(key, shard, session)
   local h = redis.call('HMGET', hash, 'token', 'lease', 'work', 'floor', 'turn', 'next_timer', 'rung', 'deployment', 'status', 'attempt_key', 'rings', 'deadline', 'out_at')
   if not h[1] then return redis.call('ZREM', key, session) end
   -- One damaged session must not stop the keepers of all.
-  local lease, timer, deadline, out_at = tonumber(h[2]) or 0, tonumber(h[6]) or 0, tonumber(h[12]) or 0, tonumber(h[13]) or 0
+  local lease, timer, deadline, out_at = tonumber(h[2]) or 0, tonumber(h[6]) or 0, ends_at(h[5], h[12]), tonumber(h[13]) or 0
   local function come(moment) return moment > 0 and moment <= ms end
   -- Whoever owns it may be busy for long: its outbox is for others as well.
   if h[1] ~= '' and lease > ms and not come(out_at) then

@@ -11,7 +11,7 @@
 --         {'stale'}: the call is older than the lease; nobody waits for it any more. `out` is how many entries the outbox has.
 local ms = clock(now)
 local h = redis.call('HMGET', own, 'status', 'deployment', 'reads', 'token', 'lease', 'work', 'next_timer', 'judged', 'floor', 'attempt',
-  'epoch', 'seq', 'events', 'gen', 'rows', 'last_row', 'fact_base', 'agent', 'parent', 'faults', 'left', 'deadline', 'out_at', 'end', 'erasing', 'mute')
+  'epoch', 'seq', 'events', 'gen', 'rows', 'last_row', 'fact_base', 'agent', 'parent', 'faults', 'left', 'deadline', 'out_at', 'end', 'erasing', 'mute', 'turn')
 if not h[1] or h[25] then
   redis.call('ZREM', due, session)
   return {'gone'}
@@ -30,7 +30,8 @@ end
 if h[4] == token then return grant(tonumber(h[11]), tonumber(h[10]), tonumber(h[20])) end
 if h[21] == token or ms - tonumber(made_ms) > tonumber(lease_ms) then return {'stale'} end
 redis.call('HSET', own, 'rung', 0, 'rings', 0)
-local function rests() rest_until(due, session, next_look(ms, h[1], timer, deadline, out_at, tonumber(grace_ms))) end
+local over = ends_at(h[27], h[22])
+local function rests() rest_until(due, session, next_look(ms, h[1], timer, over, out_at, tonumber(grace_ms))) end
 if h[1] == 'ended' then
   rests()
   return {'ended', outbox()}
@@ -45,7 +46,7 @@ if tonumber(h[3]) > tonumber(reads) then
   return {'too_new', tonumber(h[3])}
 end
 local head = redis.call('ZRANGEBYSCORE', inbox, '(' .. above, '+inf', 'LIMIT', 0, 1)[1]
-local work = h[6] == '1' or head or (timer > 0 and timer <= ms) or h[1] == 'ending' or (timer == 0 and deadline > 0 and deadline <= ms)
+local work = h[6] == '1' or head or (timer > 0 and timer <= ms) or h[1] == 'ending' or (timer == 0 and over > 0 and over <= ms)
 if not work and h[4] == '' and lost ~= '1' then
   rests()
   return {'idle', outbox()}
