@@ -115,6 +115,10 @@ NOTICED_BY: Mapping[str, str] = {
     "words-before-the-question": (
         "tests/core/test_states.py::test_the_code_does_what_the_table_says[held by a question | steer, same]"
     ),
+    # a worker looks at a turn that waits for people, again and again, once its session's time is over
+    "a-held-turn-is-looked-at-for-its-deadline": (
+        "tests/journal/test_ending.py::test_nobody_looks_at_a_turn_that_waits_for_people_beyond_the_deadline"
+    ),
     # an approval is not used up by the commit that starts its call
     "approval-is-not-used-up": f"{APPROVALS}::test_an_approval_that_breaks_anywhere_runs_its_call_at_most_once",
     # whatever the call has become, it was approved
