@@ -215,16 +215,18 @@ def test_an_old_cursor_does_not_bring_an_old_answer(client: Client) -> None:
 
 def test_queued_messages_come_after_the_turn_and_each_caller_hears_of_its_own(site: Site, client: Client) -> None:
     """Those of one person share a turn if they wait together. Whoever is not known could be anybody, and shares nothing."""
-    session, running = client.create(saying("steps=2 tool=work tokens=20"))
+    session, running = client.create(saying('steps=2 tool=linger args={"seconds":1}'))
+    first = running.read()
+    first.until("actions.requested")
     texts = [saying(f"queued{number}") for number in range(3)]
     waiting = [session.send(text, turnPolicy="queue") for text in texts]
-    results = [response.ask("result") for response in [running, *waiting]]
-    for number, (text, result) in enumerate(zip(texts, results[1:], strict=True), 1):
+    results = [response.ask("result") for response in waiting]
+    for number, (text, result) in enumerate(zip(texts, results, strict=True), 1):
         found = result.value()
         assert messages(found["events"]) == (texts if site.key else [text])
         assert turns(found["events"]) == ["turn_1" if site.key else f"turn_{number}"]
         assert (texts[-1] if site.key else text) in found["message"]
-    assert turns(results[0].value()["events"]) == ["turn_0"]
+    assert turns(first.all()) == ["turn_0"]
 
 
 def test_a_message_during_a_tool_joins_the_turn_and_both_callers_hear_its_end(client: Client) -> None:

@@ -107,7 +107,7 @@ def test_without_redis_posts_are_503_and_afterwards_everything_goes_on_by_itself
                 follower.until("session.waiting", timeout=60)
                 assert follower.cursors == [0], "one connection through all of it"
         inside = load.between(down, up)
-        assert len(inside) >= CALLERS
+        assert len(inside) >= CALLERS // 2, "it was asked meanwhile"
         assert {answer.status for answer in inside} == {503}
         assert {answer.body["code"] for answer in inside} == {"journal_away"}
         assert {answer.status for answer in load.answers} == {202, 503}

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(420)
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 COPIED = ("orchestrator", "tasks", "web", "docs", "tests", "celeryconfig.py", "pyproject.toml")
@@ -158,7 +159,7 @@ def run(place: Path, patch: str, nodes: Sequence[str]) -> Outcome:
 
     def call(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, cwd=place, env=environment, capture_output=True, text=True, timeout=100, check=False
+            command, cwd=place, env=environment, capture_output=True, text=True, timeout=400, check=False
         )
 
     if patch != WITHOUT:

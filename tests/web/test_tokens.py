@@ -97,7 +97,7 @@ def test_a_token_signed_with_a_private_key_is_known_by_the_public_one(key: Priva
         {"exp": None},
         {"exp": 1},
         {"exp": time.time() - 60},
-        {"nbf": time.time() + 600},
+        {"nbf": time.time() + 86_400},
         {"aud": None},
         {"aud": "another"},
         {"aud": []},
