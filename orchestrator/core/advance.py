@@ -102,7 +102,10 @@ def advance(snapshot: Snapshot, fact: Fact) -> Snapshot:
         case DeliveryWaits():
             return turns.wait(snapshot, fact)
         case DeliveryDropped():
-            return replace(snapshot, judged=max(snapshot.judged, fact.n))
+            # A late answer may have waited for its turn, and another to the same request began one before.
+            waited = fact.n <= snapshot.judged
+            judged = max(snapshot.judged, fact.n)
+            return replace(snapshot, judged=judged, waiting=max(snapshot.waiting - waited, 0))
         case CancelAccepted():
             return turns.cancel(snapshot, fact)
         case MessageSteers():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.advance import judge
+from orchestrator.core.advance import advance, judge
 from orchestrator.core.delivery import Answered, Envelope, Head
 from orchestrator.core.fact import AnswersTaken, DeliveryDropped
 from orchestrator.core.names import DeliveryId, RequestId
-from orchestrator.core.snapshot import Principal
+from orchestrator.core.snapshot import Principal, Snapshot
 from tests.core.test_states import ASKED, NOW, OTHER, SCENE, held
 
 ONE, TWO = RequestId("req_" + "0" * 26), RequestId("req_" + "0" * 25 + "1")
@@ -55,3 +55,9 @@ def test_an_option_that_was_not_offered_is_invalid(kind: str, option: str, state
 def test_a_budget_takes_only_its_own_options() -> None:
     assert isinstance(judge(held("session-limit"), given(Answered(ONE, "maybe")), SCENE), DeliveryDropped)
     assert isinstance(judge(held("session-limit"), given(Answered(ONE, "stop")), SCENE), AnswersTaken)
+
+
+def test_a_late_answer_that_waited_and_is_dropped_after_all_waits_no_more() -> None:
+    before = Snapshot(judged=9, waiting=1)
+    assert advance(before, DeliveryDropped(DeliveryId("dlv_9"), 9, "not_open", NOW)).waiting == 0
+    assert advance(before, DeliveryDropped(DeliveryId("dlv_10"), 10, "not_open", NOW)).waiting == 1
