@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
 
 import orchestrator.ids as ids
 from orchestrator.clock import iso
@@ -26,7 +25,7 @@ from orchestrator.core.advance import (
 )
 from orchestrator.core.budget import UNLIMITED, Budget
 from orchestrator.core.context import counted as counted_context
-from orchestrator.core.delivery import NO_ASIDE, Answered, Aside, Body, Head
+from orchestrator.core.delivery import NO_ASIDE, Aside, Body, Head
 from orchestrator.core.effect import Hold
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.event import NO_BODIES, Bodies, Event, Outcome
@@ -62,10 +61,11 @@ from orchestrator.core.fact import (
     TurnStarted,
 )
 from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, result_key, step_key, turn_id
-from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Request, Snapshot, Turn
+from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Snapshot, Turn
 from orchestrator.core.steps import NOT_FULFILLED, RESULT_TRIES
 from orchestrator.journal import Mode, Writes
-from orchestrator.notes import Note, answer_texts, pack_note, refusal, who
+from orchestrator.notes import Note, pack_note
+from orchestrator.noting import Noting
 from orchestrator.ports import Message, ModelLayer, Result
 from orchestrator.process.history import message_of, row
 
@@ -147,10 +147,8 @@ class Draft:
     aside: Aside | None = None
     folded: list[str] = field(default_factory=list)
     consumed: list[DeliveryId] = field(default_factory=list)
-    notes: dict[RequestId, Note] = field(default_factory=dict)
-    links: dict[str, RequestId] = field(default_factory=dict)
+    noting: Noting = field(init=False)
     kinds: dict[DeliveryId, str] = field(default_factory=dict)
-    late: dict[DeliveryId, tuple[Answered, ...]] = field(default_factory=dict)
     used: int = 0
     ended: bool = False
     ended_turn: bool = False
@@ -158,6 +156,7 @@ class Draft:
 
     def __post_init__(self) -> None:
         self.fresh = self.ground.position.fresh
+        self.noting = Noting(self.ground.notes)
 
     @property
     def progress(self) -> bool:
@@ -203,8 +202,8 @@ class Draft:
             rows=tuple(self.rows),
             last_row=self.last_row,
             new_gen=self.new_gen,
-            requests=tuple((name, pack_note(note)) for name, note in self.notes.items()),
-            links=tuple(self.links.items()),
+            requests=tuple((name, pack_note(note)) for name, note in self.noting.changed.items()),
+            links=tuple(self.noting.links.items()),
             hold="input" if isinstance(next_effect(snapshot, ground.scene.at), Hold) else "",
             out=ground.posts(self.lines),
             records=(
@@ -219,7 +218,7 @@ class Draft:
             next_timer=next_timer(snapshot),
             attempt_key=attempt_key(snapshot),
             progress=self.progress,
-            conditional=(self.ended_turn or bool(self.links)) and not snapshot.ending,
+            conditional=(self.ended_turn or bool(self.noting.links)) and not snapshot.ending,
             mode=mode,
             what=self.key_of_next,
             fsync=fsync,
@@ -254,18 +253,16 @@ class Draft:
             case TurnStarted() | MessagesJoined():
                 bodies = self._take_in(fact, before.turn.step if before.turn else 0)
             case InputRequested():
-                self.notes.update(given.asked)
-                self.links.update({str(note["link"]): name for name, note in given.asked.items()})
+                self.noting.begin(given.asked)
             case AnswersTaken():
                 bodies = self._take_answers(fact)
             case CandidateJudged(reason=""):
-                self._note(fact.request, {"candidate": fact.candidate})
+                self.noting.choose(fact)
             case RequestsWithdrawn():
-                for name in fact.requests:
-                    self._note(name, {"state": fact.state, "ended_ms": fact.at})
+                self.noting.withdraw(fact)
             case InputResolved():
                 assert before.turn is not None
-                bodies = self._resolve(holds.untold(before.turn), fact)
+                bodies = Bodies(texts=self.noting.resolve(holds.untold(before.turn), fact))
             case DeliveryDropped():
                 self.consumed.append(fact.delivery)
                 self.used += fact.reason == SESSION_ENDED
@@ -290,7 +287,9 @@ class Draft:
                 self.fresh = 0 if counted else self.fresh
             case ToolReturned():
                 if fact.call not in bodies.outcomes:
-                    bodies = self._refused(fact)
+                    assert before.turn is not None
+                    request = next(one for one in reversed(before.turn.requests) if one.call == fact.call)
+                    bodies = Bodies(outcomes={fact.call: self.noting.refusal(request)})
                 self.records[fact.call] = bodies.outcomes[fact.call]
                 self.ground.outcomes[fact.call] = bodies.outcomes[fact.call]
             case StepSettled() if before.turn is not None and after.turn is not None and not after.turn.calls:
@@ -331,7 +330,8 @@ class Draft:
         """What people said becomes a row. Returns it, for the stream."""
         loaded = self.ground.load(fact.deliveries)
         texts = {name: tuple(part.text for part in body.parts) for name, body in loaded.items()}
-        texts |= {name: self._late_words(name, texts.get(name, ())) for name in fact.deliveries if name in self.late}
+        late = [name for name in fact.deliveries if name in self.noting.late]
+        texts |= {name: self.noting.late_words(name, texts.get(name, ())) for name in late}
         bodies = Bodies(messages={name: texts.get(name, ("",)) for name in fact.deliveries})
         messages = [Message(bodies.messages[name]) for name in fact.deliveries]
         if not self.rows_before and not self.rows and (pinned := self.ground.pinned()):
@@ -340,6 +340,14 @@ class Draft:
         self.consumed.extend(fact.deliveries)
         self.used += sum(self.kinds.get(name) != "answers" for name in fact.deliveries)
         return bodies
+
+    def _take_answers(self, fact: AnswersTaken) -> Bodies:
+        """What was answered is noted. Returns the words, for the stream."""
+        self.consumed.append(fact.delivery)
+        self.used += fact.words
+        body = self.ground.load([fact.delivery]).get(fact.delivery)
+        self.noting.take(fact, body)
+        return Bodies(messages={fact.delivery: tuple(part.text for part in body.parts) if body else ("",)})
 
     # What belongs to a turn and not to the history ----------------------------------------------------------------------
 
@@ -374,69 +382,6 @@ class Draft:
         self.kept.pop(name, None)
         self.folded.append(name)
 
-    # Requests ---------------------------------------------------------------------------------------------------------
-
-    def _late_words(self, name: DeliveryId, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """An answer that came when its turn was over, as a message: its text, or the label of its option. Once for each request."""
-        said = list(texts)
-        for answer in self.late[name]:
-            note = self._noted(answer.request)
-            self._note(answer.request, {"late": name})
-            labels = {option["id"]: option["label"] for option in note.get("options", ())}
-            if answer.option:
-                said.append(str(labels.get(answer.option, answer.option)))
-        return tuple(said) or ("",)
-
-    def _noted(self, name: RequestId) -> Note:
-        if name not in self.notes:
-            self.notes[name] = dict(self.ground.notes([name]).get(name, {}))
-        return self.notes[name]
-
-    def _note(self, name: RequestId, more: Mapping[str, object]) -> None:
-        self.notes[name] = {**self._noted(name), **more}
-
-    def _take_answers(self, fact: AnswersTaken) -> Bodies:
-        """What was answered is noted: who, when, what. Returns the words, for the stream."""
-        self.consumed.append(fact.delivery)
-        self.used += fact.words
-        body = self.ground.load([fact.delivery]).get(fact.delivery)
-        texts = answer_texts(body)
-        said = {"delivery": fact.delivery, "by": who(fact.by), "at_ms": fact.at}
-        for decision in fact.decisions:
-            text = body.text if body and fact.words else texts.get(decision.request, "")
-            answer = {**said, "option": decision.option, "text": text, "says": decision.state}
-            answers = [*_list(self._noted(decision.request).get("answers")), answer]
-            self._note(decision.request, {"answers": answers})
-            if decision.judged:
-                self._note(decision.request, {"candidate": fact.delivery})
-        for name in fact.stale:
-            answers = [*_list(self._noted(name).get("answers")), {**said, "says": "stale"}]
-            self._note(name, {"answers": answers})
-        return Bodies(messages={fact.delivery: tuple(part.text for part in body.parts) if body else ("",)})
-
-    def _resolve(self, batch: Sequence[Request], fact: InputResolved) -> Bodies:
-        texts = {}
-        for request in batch:
-            counted = self._counted(request.id)
-            texts[request.id] = str(counted.get("text", ""))
-            decided = {"state": request.state, "option": request.option, "ended_ms": fact.at}
-            by = {"by": counted["by"]} if counted else {}
-            self._note(request.id, {**decided, **by, "text": texts[request.id]})
-        return Bodies(texts=texts)
-
-    def _counted(self, name: RequestId) -> Note:
-        note = self._noted(name)
-        answers = [one for one in _list(note.get("answers")) if one.get("delivery") == note.get("candidate")]
-        return answers[-1] if answers else {}
-
-    def _refused(self, fact: ToolReturned) -> Bodies:
-        """The result of a call that did not run because of how its request ended."""
-        turn = self.snapshot.turn
-        assert turn is not None
-        request = next(one for one in reversed(turn.requests) if one.call == fact.call)
-        outcome = refusal(request, str(self._noted(request.id).get("text", "")))
-        return Bodies(outcomes={fact.call: outcome})
-
     def _begin_generation(self, delivery: DeliveryId | None) -> None:
         """What was to be added to the old generation goes with it."""
         self.consumed += [delivery] if delivery else []
@@ -460,10 +405,6 @@ class Draft:
         self._row(self.ground.layer.results_row(results), step)
 
 
-def _list(found: object) -> list[dict[str, Any]]:
-    return cast("list[dict[str, Any]]", found) if isinstance(found, list) else []
-
-
 def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: Loose | None) -> Draft:
     """What has happened, what the heads mean now, and what follows."""
     made = Draft(ground, ground.snapshot, frozenset(head.id for head in heads if head.envelope.kind == "message"))
@@ -473,7 +414,7 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
     ends = end is not None or bool(ground.snapshot.ending)
     waiting = sorted((head for head in heads if ends or understands(head)), key=lambda head: head.n)
     made.kinds = {head.id: head.envelope.kind for head in waiting}
-    made.late = _late(ground, waiting)
+    made.noting.look_for_late(turn, waiting, ground.load)
     # First of all: nothing else may take the places of events that the store has lost and somebody has seen.
     for one in given:
         if isinstance(one.fact, TailLost):
@@ -516,28 +457,6 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
     return made
 
 
-def _late(ground: Ground, heads: Sequence[Head]) -> dict[DeliveryId, tuple[Answered, ...]]:
-    """Answers that say something else than what their request ended with, when its turn was over. Each request has one at most."""
-    found: dict[DeliveryId, tuple[Answered, ...]] = {}
-    taken: set[RequestId] = set()
-    turn = ground.snapshot.turn
-    here = {request.id for request in turn.requests} if turn is not None else set()
-    for head in heads:
-        past = [one for one in head.envelope.answers if one.request not in here and one.request not in taken]
-        notes = ground.notes([one.request for one in past]) if past else {}
-        late = tuple(one for one in past if one.request in notes and _comes_late(notes[one.request], head, one))
-        if late:
-            found[head.id] = late
-            taken.update(one.request for one in late)
-    return found
-
-
-def _comes_late(note: Note, head: Head, answer: Answered) -> bool:
-    same = answer.option == note.get("option", "") and not (answer.text and note.get("text") is None)
-    again = note.get("late") not in (None, head.id)
-    return note.get("kind") != "session-limit" and note.get("state") != "open" and not same and not again
-
-
 def _scene(made: Draft) -> Scene:
     ground = made.ground
     return replace(
@@ -547,7 +466,7 @@ def _scene(made: Draft) -> Scene:
         tokens=made.snapshot.context + made.fresh // BYTES_PER_TOKEN,
         over_budget=budget.exceeded(made.snapshot, ground.budget),
         waits=not made.messages.issubset(made.consumed),
-        late=frozenset(made.late),
+        late=frozenset(made.noting.late),
         # A report of a loss is taken out of turn and never judged; a session that ends has judged all that has come in.
         expired=ground.scene.expired and not any(isinstance(fact, TailLost) for fact in made.facts),
     )

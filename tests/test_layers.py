@@ -30,6 +30,7 @@ LEAVES = {
     "orchestrator.ids",
     "orchestrator.loader",
     "orchestrator.notes",
+    "orchestrator.noting",
     "orchestrator.ports",
     "orchestrator.records",
     "orchestrator.state",

@@ -218,6 +218,24 @@ def test_a_question_is_answered_by_any_text(world: World) -> None:
     world.check(session)
 
 
+def test_other_words_for_a_question_whose_turn_is_over_are_a_message_and_the_same_are_nothing(world: World) -> None:
+    def curious(talk: Conversation) -> Reply:
+        asks_now = (talk.turn, talk.step) == ("turn_0", 0)
+        return asks("ask_question", question="Which colour?") if asks_now else answers("Fine.")
+
+    world.app(curious, [ask_question])
+    session = world.create("Paint it", who=ANN)
+    world.run(session)
+    for words in ("Green", "Green", "No, red", "Blue"):
+        answer(world, session, "", text=words)
+        world.run(session)
+    assert [data["message"] for kind, data in world.shown(session) if kind == "message.received"] == [
+        "Paint it",
+        "No, red",
+    ]
+    world.check(session)
+
+
 # Who may answer, and when -------------------------------------------------------------------------------------------------
 
 
