@@ -91,10 +91,10 @@ class Approval:
         """What people are asked. A prompt that cannot be made is replaced by a plain one."""
         plain = f"Run {call.tool}?"
         try:
-            made = self.prompt.format(**call.input) if isinstance(self.prompt, str) else self.prompt(call)
+            made: object = self.prompt.format(**call.input) if isinstance(self.prompt, str) else self.prompt(call)
         except Exception:
             return plain
-        return made or plain
+        return made if isinstance(made, str) and made else plain
 
 
 def never() -> Approval:

@@ -24,7 +24,7 @@ MOST_REFERENCES = 20_000
 PROBLEMS_SHOWN = 20
 OF_SCHEMAS = frozenset({"properties", "$defs", "definitions", "dependentSchemas"})
 """Keywords with a schema under each of their names."""
-NO_SCHEMAS = frozenset({"const", "enum", "default", "examples"})
+NO_SCHEMAS = frozenset({"const", "enum", "default", "examples", "dependentRequired"})
 NOT_SUPPORTED = (
     *("patternProperties", "unevaluatedProperties", "unevaluatedItems"),
     *("$dynamicRef", "$recursiveRef", "$dynamicAnchor", "$anchor"),
@@ -114,6 +114,8 @@ def _look(wanted: Mapping[str, Any]) -> None:
     from referencing.jsonschema import DRAFT202012
 
     parts = list(_schemas(wanted, 0))
+    for part in parts:
+        _refuse_slow(part)
     try:
         Draft202012Validator.check_schema(wanted)
     except Wrong as wrong:
@@ -125,12 +127,24 @@ def _look(wanted: Mapping[str, Any]) -> None:
             if name in part:
                 raise BadRequest(problem=f"outputSchema uses {name}, which is not supported here.")
         if "$ref" in part:
+            if not str(part["$ref"]).startswith("#"):
+                raise BadRequest(problem="outputSchema refers to something outside of it. Put it under $defs.")
             try:
-                if not part["$ref"].startswith("#"):
-                    raise BadRequest(problem="outputSchema refers to something outside of it. Put it under $defs.")
                 resolver.lookup(part["$ref"])
-            except Unresolvable:
+            except (Unresolvable, ValueError):  # the second for a place in a list that is no number
                 raise BadRequest(problem=f"outputSchema has no {part['$ref'][:200]!r} to refer to.") from None
+
+
+def _refuse_slow(part: Mapping[str, Any]) -> None:
+    """Lists of which each must differ from all others are compared pair by pair, unless they are texts."""
+    lists = [part.get("type"), part.get("required")]
+    if isinstance(depends := part.get("dependentRequired"), dict):
+        lists += depends.values()
+    for found in lists:
+        if isinstance(found, list) and not all(isinstance(one, str) for one in found):
+            raise BadRequest(
+                problem="outputSchema is no JSON Schema: type, required and dependentRequired are lists of texts."
+            )
 
 
 def _schemas(found: object, depth: int) -> Iterator[Mapping[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import orchestrator.ids as ids
 from orchestrator.clock import iso
@@ -19,6 +20,7 @@ from orchestrator.core.advance import (
     follow,
     has_work,
     judge,
+    key_of_next,
     next_effect,
     next_timer,
     understands,
@@ -60,7 +62,7 @@ from orchestrator.core.fact import (
     TurnSettled,
     TurnStarted,
 )
-from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, result_key, step_key, turn_id
+from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, result_key, step_key
 from orchestrator.core.snapshot import KEPT_TURNS, READS, Call, Position, Snapshot, Turn
 from orchestrator.core.steps import NOT_FULFILLED, RESULT_TRIES
 from orchestrator.journal import Mode, Writes
@@ -76,6 +78,9 @@ ONLY_LOOKED_AT = (DeliveryWaits, DeliveryDropped, CancelAccepted, MessageSteers,
 """Facts that say what a delivery means; nothing of what an attempt was made for has happened with them."""
 UNFIT = f"The model gave {RESULT_TRIES} answers, and none of them fits the output schema."
 CANCELLED = Outcome("cancelled", "The turn was cancelled before this call had a result. It may have partly run.")
+
+Joins = TypeVar("Joins", bound=TurnStarted | MessagesJoined | AnswersTaken)
+"""Facts with which messages become part of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +168,6 @@ class Draft:
         """Whether something happened that an attempt was made for."""
         return not all(isinstance(fact, ONLY_LOOKED_AT) for fact in self.facts)
 
-    @property
-    def key_of_next(self) -> str:
-        """The key of the step that comes after this commit: what its wake is for."""
-        turn = self.snapshot.turn
-        return step_key(turn.id, turn.step) if turn else step_key(turn_id(self.snapshot.next_turn), 0)
-
     def __bool__(self) -> bool:
         return bool(self.facts or self.lines)
 
@@ -220,7 +219,7 @@ class Draft:
             progress=self.progress,
             conditional=(self.ended_turn or bool(self.noting.links)) and not snapshot.ending,
             mode=mode,
-            what=self.key_of_next,
+            what=key_of_next(snapshot),
             fsync=fsync,
             reads=reads,
             fact_base=max(ground.fact_base, marks[0] if len(marks) == KEPT_TURNS else 0),
@@ -247,7 +246,9 @@ class Draft:
             behind = self.ground.position.seq + len(self.facts) + 1
             fact = replace(fact, requests=tuple(replace(request, seq=behind) for request in fact.requests))
         if isinstance(fact, TurnStarted | MessagesJoined):
-            fact = self._with_asides(fact, before.turn)
+            fact = self._with_asides(fact, before.turn, fact.deliveries)
+        elif isinstance(fact, AnswersTaken) and fact.words:
+            fact = self._with_asides(fact, before.turn, (fact.delivery,))
         after = advance(before, fact)
         match fact:
             case TurnStarted() | MessagesJoined():
@@ -351,15 +352,15 @@ class Draft:
 
     # What belongs to a turn and not to the history ----------------------------------------------------------------------
 
-    def _with_asides(self, fact: TurnStarted | MessagesJoined, turn: Turn | None) -> TurnStarted | MessagesJoined:
+    def _with_asides(self, fact: Joins, turn: Turn | None, names: Sequence[DeliveryId]) -> Joins:
         """The fact as what came beside the messages makes it; that is kept for the turn."""
         aside = NO_ASIDE
         if turn is not None and turn.aside:
             aside = self.aside or self.ground.aside()
         if turn is not None and turn.delivered:
             self._fold(result_key(turn.id))
-        found = self.ground.load(fact.deliveries)
-        bodies = [found[name] for name in fact.deliveries if name in found]
+        found = self.ground.load(names)
+        bodies = [found[name] for name in names if name in found]
         if not any(body.context or body.output for body in bodies):
             return fact
         for body in bodies:

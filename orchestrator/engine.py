@@ -9,30 +9,25 @@ carry_on                            a worker moves a session until there is noth
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 import orchestrator.ids as ids
-from orchestrator import asides, world
+from orchestrator import deliveries, world
 from orchestrator.agent import Agent, App
 from orchestrator.asides import Context
 from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings, from_environment
-from orchestrator.core import codec
-from orchestrator.core.delivery import Answered, Body, Control, Delivery, Envelope, Part
-from orchestrator.core.delivery import Response as Response  # callers of `answer` find it here
+from orchestrator.core.delivery import Body, Control, Delivery, Response
 from orchestrator.core.names import DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import READS, Principal
 from orchestrator.core.status import Look, Status, status
 from orchestrator.errors import (
     BadRequest,
-    BodyTooLarge,
     LinkUnknown,
     LinkUsed,
     RequestUnknown,
@@ -49,22 +44,7 @@ if TYPE_CHECKING:
     from orchestrator.turn import Carried
 
 CancelOutcome = Literal["cancelling", "other_turn", "nothing_runs"]
-MOST_WORDS = 100
-"""Bytes of a message that may be the words of an option."""
 DAY_MS = 24 * 3600 * 1000
-MOST_OF_A_PRINCIPAL = 4096
-"""Bytes of a caller's id and attributes; they are part of every snapshot of their turn."""
-
-
-@contextmanager
-def storable() -> Iterator[None]:
-    """Turn what no journal can hold into what the sender can do about it."""
-    try:
-        yield
-    except codec.Unstorable as broken:
-        raise BodyTooLarge(limit_bytes=codec.MAX_BYTES) from broken
-    except UnicodeEncodeError as broken:
-        raise BadRequest(problem="The text holds half a character (a lone surrogate). Send whole ones.") from broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,17 +170,17 @@ class Engine:
         session = session or ids.new_session(at, door.shard if door else None)
         if message is None and (context is not None or output is not None):
             raise BadRequest(problem="Context and an output schema need a message.")
-        body = _with(message, context, output) if message is not None else None
+        body = deliveries.with_asides(message, context, output) if message is not None else None
         first = self._message(at, body, principal, policy, delivery) if body is not None else None
         label = self.living_label()
         asked_at = steady()
-        with storable():
+        with deliveries.storable():
             made = self.journal.create(
                 session,
                 agent=chosen.name,
                 deployment=label,
                 first=first,
-                who=_who(principal),
+                who=deliveries.participant(principal),
                 operation=door,
                 life_ms=self._life_ms,
                 may_ask=may_ask,
@@ -226,10 +206,10 @@ class Engine:
         `context`, `output`: as for `create`. Raises `BadRequest`, `SessionNotActive`, `InboxFull`, `DeliveryKeyReused`, `BodyTooLarge`,
         `JournalFull`, `JournalAway`.
         """
-        message = _with(message, context, output)
+        message = deliveries.with_asides(message, context, output)
         name = ids.keyed_delivery(session, principal, key) if key else delivery
         given = self._message(self.clock.now(), message, principal, policy, name)
-        return self._admit(session, given, digest=_digest(message) if key else "")
+        return self._admit(session, given, digest=deliveries.digest(message) if key else "")
 
     def cancel(
         self,
@@ -240,7 +220,7 @@ class Engine:
         delivery: DeliveryId | None = None,
     ) -> CancelOutcome:
         """Tell the open turn (or the one whose message waits first) to stop. The stream says what became of it."""
-        admitted = self._admit(session, self._order("cancel", turn, principal, delivery))
+        admitted = self._admit(session, deliveries.order(self.clock.now(), "cancel", turn, principal, delivery))
         return "nothing_runs" if admitted.outcome == "taken" else admitted.outcome
 
     def control(
@@ -250,11 +230,23 @@ class Engine:
         *,
         principal: Principal | None = None,
         delivery: DeliveryId | None = None,
-        reason: str = "",
     ) -> Admitted:
         """Clear or compact what the model knows, when no turn is open; or reset: end the session, from now on. The stream says what
         became of it. Raises `SessionNotActive`, `JournalFull`, `JournalAway`."""
-        return self._admit(session, self._order(kind, reason, principal, delivery))
+        return self._admit(session, deliveries.order(self.clock.now(), kind, "", principal, delivery))
+
+    def report_tail(self, session: SessionId, events: int) -> None:
+        """A reader has seen `events` events and the store has fewer: let the owner name the loss."""
+        at = self.clock.now()
+        self._admit(session, deliveries.order(at, "tail_seen", str(events), None, None))
+
+    def erase(self, session: SessionId) -> None:
+        """Leave nothing of a session, whatever it is doing. When this returns, it never was. Raises `SessionNotFound`, `JournalAway`:
+        what was begun is finished by the workers."""
+        if not self.reads.exists(session):
+            raise SessionNotFound(session=session)
+        while not self.journal.erase(session):
+            pass
 
     # Answers ----------------------------------------------------------------------------------------------------------
 
@@ -279,8 +271,9 @@ class Engine:
                 raise SessionNotActive(session=session)
             raise RequestUnknown(session=session, request=unknown)
         name = ids.keyed_delivery(session, principal, key) if key else delivery
-        given = self._answers(responses, principal, name)
-        return self._admit(session, given, digest=_digest_of(responses) if key else "")
+        given = deliveries.answers(self.clock.now(), responses, principal, name)
+        said = [(one.request, one.option, one.text) for one in responses]
+        return self._admit(session, given, digest=deliveries.digest(said) if key else "")
 
     def read_link(self, token: str) -> Note:
         """What a link asks, without using it. Raises `LinkUnknown`, and `LinkUsed` for one that was used."""
@@ -302,7 +295,9 @@ class Engine:
         if claimed.delivery != name:
             raise LinkUsed()
         by = Principal("link", "link", claimed.request)
-        return self._admit(claimed.session, self._answers([Response(claimed.request, option, text)], by, name))
+        return self._admit(
+            claimed.session, deliveries.answers(self.clock.now(), [Response(claimed.request, option, text)], by, name)
+        )
 
     def requests(self, session: SessionId) -> list[Note]:
         """All that a session has asked people, oldest first: what was asked, of which call, who answered, when and what. Raises
@@ -310,15 +305,6 @@ class Engine:
         if not self.reads.exists(session):
             raise SessionNotFound(session=session)
         return sorted(map(unpack_note, self.journal.all_notes(session)), key=lambda note: int(note["asked_ms"]))
-
-    def _answers(
-        self, responses: Sequence[Response], principal: Principal | None, delivery: DeliveryId | None
-    ) -> Delivery:
-        at = self.clock.now()
-        answers = tuple(Answered(one.request, one.option, bool(one.text)) for one in responses)
-        parts = tuple(Part("text", one.text, {"request": one.request}) for one in responses if one.text)
-        envelope = Envelope("answers", principal, at=at, answers=answers)
-        return Delivery(delivery or ids.new_delivery(at), envelope, Body(parts))
 
     # By address -------------------------------------------------------------------------------------------------------
 
@@ -346,9 +332,9 @@ class Engine:
         spec = self.app.channels_by_name.get(channel)
         chosen = self.agent(agent or (spec.agent if spec else None) or None)
         name = ids.keyed_delivery(f"{channel}/{address}", principal, key) if key else delivery
-        policy, message = policy or (spec.turn_policy if spec else ""), _with(message, context, output)
+        policy, message = policy or (spec.turn_policy if spec else ""), deliveries.with_asides(message, context, output)
         given = self._message(self.clock.now(), message, principal, policy, name)
-        keys = [AdmissionKey(given.id, digest or _digest(message))] if key else []
+        keys = [AdmissionKey(given.id, digest or deliveries.digest(message))] if key else []
         if identity:
             keys.append(AdmissionKey(f"message/{identity}"))
         return self._arrive(channel, address, given, chosen, keys)
@@ -362,10 +348,9 @@ class Engine:
         turn: str = "",
         principal: Principal | None = None,
         delivery: DeliveryId | None = None,
-        reason: str = "",
     ) -> Arrived:
         """A cancel or control for the session at an address. Raises `SessionNotActive` where there is none."""
-        given = self._order(kind, turn if kind == "cancel" else reason, principal, delivery)
+        given = deliveries.order(self.clock.now(), kind, turn, principal, delivery)
         return self._arrive(channel, address, given, self.app.agents[0], ())
 
     def reserve(self, channel: str, key: str, digest: str) -> None:
@@ -384,13 +369,27 @@ class Engine:
         """Let an address lead to this session no more; nothing happens if it does not."""
         self.journal.drop_address(session, channel, address)
 
+    # Into the journal -------------------------------------------------------------------------------------------------
+
+    def _message(
+        self, at: Millis, body: Body, principal: Principal | None, policy: str, name: DeliveryId | None
+    ) -> Delivery:
+        return deliveries.message(at, body, principal, policy or self.app.turn_policy, name)
+
+    def _admit(self, session: SessionId, delivery: Delivery, digest: str = "") -> Admitted:
+        asked_at = steady()
+        with deliveries.storable():
+            admitted = self.journal.deliver(session, delivery, digest=digest, who=deliveries.who_joins(delivery))
+        self.clock.heard(admitted.at, asked_at)
+        return admitted
+
     def _arrive(
         self, channel: str, address: str, given: Delivery, agent: Agent, keys: Sequence[AdmissionKey]
     ) -> Arrived:
         at = self.clock.now()
         shard = ids.address_shard(ids.address_key(channel, address))
         label, asked_at = self.living_label(), steady()
-        with storable():
+        with deliveries.storable():
             arrived = self.journal.arrive(
                 channel,
                 address,
@@ -399,51 +398,15 @@ class Engine:
                 agent=agent.name,
                 deployment=label,
                 keys=keys,
-                who=_who(given.envelope.principal),
+                who=deliveries.who_joins(given),
                 life_ms=self._life_ms,
             )
         self.clock.heard(arrived.at, asked_at)
         return arrived
 
-    # What comes in ----------------------------------------------------------------------------------------------------
-
-    def _message(
-        self, at: int, message: Body, principal: Principal | None, policy: str, delivery: DeliveryId | None
-    ) -> Delivery:
-        size = sum(len(part.text.encode("utf-8", "replace")) for part in message.parts)
-        words = message.text.strip().casefold() if len(message.parts) == 1 and size <= MOST_WORDS else ""
-        size += sum(len(text.encode()) for text in (*message.context, message.output))
-        policy = policy or self.app.turn_policy
-        envelope = Envelope("message", principal, policy, at=Millis(at), size=size, words=words)
-        return Delivery(delivery or ids.new_delivery(at), envelope, message)
-
-    def _order(self, kind: str, guard: str, principal: Principal | None, delivery: DeliveryId | None) -> Delivery:
-        at = self.clock.now()
-        return Delivery(delivery or ids.new_delivery(at), Envelope(kind, principal, guard=guard, at=at))
-
     @property
     def _life_ms(self) -> int:
         return int(self.settings.session_days * DAY_MS)
-
-    def report_tail(self, session: SessionId, events: int) -> None:
-        """A reader has seen `events` events and the store has fewer: let the owner name the loss."""
-        at = self.clock.now()
-        self._admit(session, Delivery(ids.new_delivery(at), Envelope("tail_seen", guard=str(events), at=at)))
-
-    def erase(self, session: SessionId) -> None:
-        """Leave nothing of a session, whatever it is doing. When this returns, it never was. Raises `SessionNotFound`, `JournalAway`:
-        what was begun is finished by the workers."""
-        if not self.reads.exists(session):
-            raise SessionNotFound(session=session)
-        while not self.journal.erase(session):
-            pass
-
-    def _admit(self, session: SessionId, delivery: Delivery, digest: str = "") -> Admitted:
-        asked_at = steady()
-        with storable():
-            admitted = self.journal.deliver(session, delivery, digest=digest, who=_who(delivery.envelope.principal))
-        self.clock.heard(admitted.at, asked_at)
-        return admitted
 
     # Looking ----------------------------------------------------------------------------------------------------------
 
@@ -498,32 +461,6 @@ class Engine:
         for part in (*made, self._journal):
             if part is not None:
                 part.close()
-
-
-def _who(principal: Principal | None) -> str:
-    """What somebody is remembered by. Raises `BadRequest` where more is said of them than a snapshot can hold."""
-    if principal is None:
-        return ""
-    if len(codec.pack(principal)) > MOST_OF_A_PRINCIPAL:
-        problem = f"More is said of the caller than fits: {MOST_OF_A_PRINCIPAL} bytes of id and attributes."
-        raise BadRequest(problem=f"{problem} Put less into the credential.")
-    return ids.principal_key(principal)
-
-
-def _with(message: Body, context: Context | None, output: Mapping[str, object] | None) -> Body:
-    """A message with what comes beside it. Raises `BadRequest`."""
-    if context is not None:
-        message = replace(message, context=asides.texts(context))
-    return replace(message, output=asides.schema(output)) if output is not None else message
-
-
-def _digest(message: Body) -> str:
-    return ids.digest(codec.pack(message))
-
-
-def _digest_of(responses: Sequence[Response]) -> str:
-    said = [(one.request, one.option, one.text) for one in responses]
-    return ids.digest(json.dumps(said).encode())
 
 
 def seen(view: View) -> Seen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from orchestrator.core.delivery import Answered, Body, Head
@@ -31,9 +31,14 @@ class Noting:
     def _note(self, name: RequestId) -> Note:
         if name in self.changed:
             return self.changed[name]
-        if name not in self._read:
-            self._read[name] = self._load([name]).get(name, {})
+        self._read_all([name])
         return self._read[name]
+
+    def _read_all(self, names: Iterable[RequestId]) -> None:
+        """Read what is needed in one trip."""
+        missing = [name for name in names if name not in self._read and name not in self.changed]
+        if missing:
+            self._read |= {name: {} for name in missing} | self._load(missing)
 
     def _change(self, name: RequestId, **more: object) -> None:
         self.changed[name] = {**self._note(name), **more}
@@ -51,6 +56,7 @@ class Noting:
     def take(self, fact: AnswersTaken, body: Body | None) -> None:
         """Somebody has answered: who, when, what."""
         texts, said = answer_texts(body), {"delivery": fact.delivery, "by": who(fact.by), "at_ms": fact.at}
+        self._read_all([*(decision.request for decision in fact.decisions), *fact.stale])
         for decision in fact.decisions:
             text = body.text if body and fact.words else texts.get(decision.request, "")
             self._answered(decision.request, {**said, "option": decision.option, "text": text, "says": decision.state})
@@ -65,12 +71,14 @@ class Noting:
 
     def withdraw(self, fact: RequestsWithdrawn) -> None:
         """Nobody has to answer any more."""
+        self._read_all(fact.requests)
         for name in fact.requests:
             self._change(name, state=fact.state, ended_ms=fact.at)
 
     def resolve(self, batch: Sequence[Request], fact: InputResolved) -> dict[RequestId, str]:
         """All that was asked together has ended. Returns the words of the answers that counted."""
         texts = {}
+        self._read_all(request.id for request in batch)
         for request in batch:
             note = self._note(request.id)
             counted = [one for one in _answers(note) if one.get("delivery") == note.get("candidate")]
@@ -100,7 +108,9 @@ class Noting:
         taken: set[RequestId] = set()
         here = {request.id for request in turn.requests} if turn is not None else set()
         for head in heads:
-            past = [one for one in head.envelope.answers if one.request not in here and one.request not in taken]
+            if not here.isdisjoint(one.request for one in head.envelope.answers):
+                continue  # it answers what the open turn asks, and is looked at with it
+            past = [one for one in head.envelope.answers if one.request not in taken]
             if not past:
                 continue
             notes = self._load([one.request for one in past])

@@ -25,6 +25,7 @@ LEAVES = {
     "orchestrator.channels",
     "orchestrator.clock",
     "orchestrator.config",
+    "orchestrator.deliveries",
     "orchestrator.envelope",
     "orchestrator.errors",
     "orchestrator.ids",

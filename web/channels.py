@@ -153,7 +153,6 @@ class Views:
                 turn=turn,
                 principal=who.principal,
                 delivery=names.delivery(engine),
-                reason=reason,
             )
             return Admitted(found.session, found.delivery)
 
@@ -164,13 +163,15 @@ class Views:
             if control == "cancel":
                 engine.cancel(told_by_id, turn=turn, principal=who.principal, delivery=name)
             else:
-                engine.control(told_by_id, control, principal=who.principal, delivery=name, reason=reason)
+                engine.control(told_by_id, control, principal=who.principal, delivery=name)
             return Admitted(told_by_id, name)
 
         try:
             told = self.front.write(by_id if who.is_user else by_address)
         except SessionNotActive:
             told = Admitted(None)
+        if reason and told.session is not None:
+            log.info("%s was reset: %r", told.session, reason)
         return _controlled(told, control)
 
     def _reached(self, channel: str, address: str, scope: str) -> SessionId | None:

@@ -168,12 +168,12 @@ class Front:
             lambda engine: engine.cancel(session, turn=turn, principal=principal, delivery=names.delivery(engine))
         )
 
-    def control(self, session: SessionId, kind: Control, principal: Principal | None, reason: str = "") -> None:
+    def control(self, session: SessionId, kind: Control, principal: Principal | None) -> None:
         """A clear, compact or reset into a session."""
         names = Names()
 
         def call(engine: Engine) -> None:
-            engine.control(session, kind, principal=principal, delivery=names.delivery(engine), reason=reason)
+            engine.control(session, kind, principal=principal, delivery=names.delivery(engine))
 
         self.write(call)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -24,6 +25,8 @@ from web.requests import mount_requests
 from web.stream import Ndjson, Sse, Stream, hung_up
 
 View = Callable[..., Response]
+log = logging.getLogger(__name__)
+
 STREAM_VERSION = "26"
 LOOKED_THROUGH = 1000
 """Sessions among which a user's own are looked for."""
@@ -149,9 +152,11 @@ class Views:
         reason = schema.reset(request)
         try:
             name = self.reached(session, "control")
-            self.front.control(name, "reset", caller().principal, reason)
+            self.front.control(name, "reset", caller().principal)
         except (SessionNotFound, SessionNotActive):
             return _no_active_session()
+        if reason:
+            log.info("%s was reset: %r", name, reason)
         return reply({"ok": True, "previousSessionId": name, "status": "reset"}, 200, {"x-eve-session-id": name})
 
     def erase(self, session: str) -> Response:

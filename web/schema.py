@@ -25,6 +25,8 @@ Policy = Literal["", "steer", "queue"]
 NOT_YET = ("callback", "stubs")
 WITH_MESSAGE = ("clientContext", "outputSchema")
 LONGEST_KEY = 256
+MOST_OF_A_REASON = 200
+"""Characters of it that are logged."""
 RESPONSE_FIELDS = frozenset({"requestId", "optionId", "text"})
 MOST_RESPONSES = 64
 LONGEST_TEXT_BYTES = 16 * 1024
@@ -150,8 +152,8 @@ def cancel(request: Request) -> str:
 
 
 def reset(request: Request) -> str:
-    """Why a session is to end, or nothing. Raises `BadRequest`."""
-    return _text(_of_a_session(request), "reason")
+    """Why a session is to end, for the log, or nothing. Raises `BadRequest`."""
+    return _text(_of_a_session(request), "reason")[:MOST_OF_A_REASON]
 
 
 def nothing(request: Request) -> None:

@@ -27,20 +27,27 @@ class Anonymous(Authenticator):
         """Nobody in particular."""
         if self.who == "all":
             return Caller(None, DEFAULT_SCOPES)
-        if from_this_machine(shown.peer) and not self._from_elsewhere(shown.headers.get("origin", "")):
+        if from_this_machine(shown.peer) and self._of_this_machine(shown):
             return Caller(None, SCOPES)
         return None
 
-    def _from_elsewhere(self, origin: str) -> bool:
-        """Whether a browser sends this for a page that is not of this machine: any page may post to loopback blindly.
+    def _of_this_machine(self, shown: Shown) -> bool:
+        """Whether no browser sends this for a page that is not of this machine: any page may post to loopback blindly, and reads what
+        comes back if its own name leads here, which is then in `Host`.
 
-        `null` is what a page says that was put into a sandbox, by whomever.
+        `null` is the origin of a page that was put into a sandbox, by whomever.
         """
-        try:
-            host = urlsplit(origin).hostname
-        except ValueError:
-            host = None
-        return bool(origin) and host not in LOCAL_HOSTS and origin.lower() not in self.origins
+        origin, host = shown.headers.get("origin", ""), shown.headers.get("host", "")
+        names = (*LOCAL_HOSTS, *map(_host_of, self.origins))
+        named_here = not host or _host_of(f"//{host}") in names
+        return named_here and (not origin or _host_of(origin) in LOCAL_HOSTS or origin.lower() in self.origins)
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def from_this_machine(peer: str) -> bool:

@@ -18,6 +18,10 @@ CLOSED = (
     "This server accepts nobody yet: give it keys with ORCHESTRATOR_API_KEYS (`orchestrator keys new NAME` makes one),"
     " App(auth=[...]), or open it to everybody with ORCHESTRATOR_ALLOW_ANONYMOUS=1."
 )
+LOCAL = (
+    "This server is open to callers on this machine only, by its own names (localhost, 127.0.0.1): for others give it keys with"
+    " ORCHESTRATOR_API_KEYS (`orchestrator keys new NAME` makes one)."
+)
 
 
 class Walk:
@@ -55,7 +59,7 @@ class Walk:
     def _needed(self, what: str) -> str:
         hints = [authenticator.hint for authenticator in self._known if authenticator.hint]
         if not self._known:
-            return CLOSED
+            return LOCAL if self._unknown else CLOSED
         return f"{what}{'?' if what.startswith('Who') else '.'}" + (f" Send {', or '.join(hints)}." if hints else "")
 
 

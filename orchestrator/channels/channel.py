@@ -87,7 +87,7 @@ class Incoming:
     """What a request says: a message for the session at `address`, or a control of it.
 
     `delivery_key` is the sender's id of this request; the same one again is the same message for 24 hours. `principal` is who
-    speaks; without one it is the channel itself. `turn` is what a cancel is meant for, `reason` why a reset is asked for.
+    speaks; without one it is the channel itself. `turn` is what a cancel is meant for.
     """
 
     address: str
@@ -98,7 +98,6 @@ class Incoming:
     turn_policy: Policy = ""
     kind: Kind = "message"
     turn: str = ""
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

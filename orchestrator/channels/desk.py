@@ -80,7 +80,6 @@ class Desk(Protocol):
         turn: str = "",
         principal: Principal | None = None,
         delivery: DeliveryId | None = None,
-        reason: str = "",
     ) -> Arrival:
         """A control of the session at an address."""
         ...
@@ -109,9 +108,7 @@ class Desk(Protocol):
         """Stop a session's turn."""
         ...
 
-    def control(
-        self, session: SessionId, kind: Control, *, principal: Principal | None = None, reason: str = ""
-    ) -> object:
+    def control(self, session: SessionId, kind: Control, *, principal: Principal | None = None) -> object:
         """Clear, compact or reset a session."""
         ...
 

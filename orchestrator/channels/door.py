@@ -106,7 +106,6 @@ def _control(desk: Desk, channel: Channel, wanted: Wanted, delivery: DeliveryId)
             turn=incoming.turn,
             principal=wanted.principal,
             delivery=delivery,
-            reason=incoming.reason,
         )
     except SessionNotActive:
         return Admitted(None)

@@ -134,21 +134,17 @@ class AddressHandle:
         """Make the history shorter, at the end of the open turn. Returns the session that was told, None if there is none."""
         return self._control("compact", principal)
 
-    def reset(self, reason: str = "", *, principal: Principal | None = None) -> SessionId | None:
+    def reset(self, *, principal: Principal | None = None) -> SessionId | None:
         """End the session; the next message starts another. Returns the one that was ended, None if there is none."""
-        return self._control("reset", principal, reason=reason)
+        return self._control("reset", principal)
 
     def resolve(self) -> SessionId | None:
         """The live session that has this address."""
         return self._desk().resolve(self.channel, self.address)
 
-    def _control(
-        self, kind: Order, principal: Principal | None, *, turn: str = "", reason: str = ""
-    ) -> SessionId | None:
+    def _control(self, kind: Order, principal: Principal | None, *, turn: str = "") -> SessionId | None:
         try:
-            found = self._desk().control_at(
-                self.channel, self.address, kind, turn=turn, principal=principal, reason=reason
-            )
+            found = self._desk().control_at(self.channel, self.address, kind, turn=turn, principal=principal)
         except SessionNotActive:
             return None
         return found.session
@@ -214,9 +210,9 @@ class SessionHandle:
         """Make the history shorter, at the end of the open turn. Returns the session, None if it is not live."""
         return self._told(lambda desk: desk.control(self.session, "compact", principal=principal))
 
-    def reset(self, reason: str = "", *, principal: Principal | None = None) -> SessionId | None:
+    def reset(self, *, principal: Principal | None = None) -> SessionId | None:
         """End it. Returns the session, None if it is not live."""
-        return self._told(lambda desk: desk.control(self.session, "reset", principal=principal, reason=reason))
+        return self._told(lambda desk: desk.control(self.session, "reset", principal=principal))
 
     def alias(self, address: str) -> None:
         """From now on this address leads here too; those it has stay. Repeats are free.

@@ -188,6 +188,9 @@ def judge(snapshot: Snapshot, head: Head, scene: Scene, following: Sequence[Head
         case "message" if snapshot.turn is not None:
             answer = holds.judge_words(snapshot.turn, head, scene.at)
             return answer or turns.judge_message(snapshot.turn, head, scene.at)
+        case "answers" if snapshot.turn is not None and snapshot.turn.is_stopping:
+            # What it answers ends with the turn; what it says then is looked at then.
+            return DeliveryWaits(head.id, head.n, scene.at)
         case "answers" if head.id not in scene.late:
             return holds.judge_answers(snapshot, head, scene.at)
         case "message" | "answers" if snapshot.busy:
@@ -388,6 +391,12 @@ def has_work(snapshot: Snapshot, now: Millis) -> bool:
     if not snapshot.busy:
         return snapshot.waiting > 0 or bool(snapshot.ending)
     return not isinstance(next_effect(snapshot, now), Wait | Hold)
+
+
+def key_of_next(snapshot: Snapshot) -> str:
+    """The key of the step a session is at: what its next wake is for."""
+    turn = snapshot.turn
+    return step_key(turn.id, turn.step) if turn else step_key(turn_id(snapshot.next_turn), 0)
 
 
 def attempt_key(snapshot: Snapshot) -> str:

@@ -318,7 +318,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class AnswersTaken:
-    """Answers came in. `stale`: the requests among them that had ended otherwise. `words`: it was a message that answers."""
+    """Answers came in. `stale`: the requests among them that had ended otherwise. `words`: it was a message that answers;
+    `aside`, `output`: as for `TurnStarted`."""
 
     delivery: DeliveryId
     n: int
@@ -329,6 +330,8 @@ class AnswersTaken:
     by: Principal | None
     words: bool
     at: Millis
+    aside: bool = False
+    output: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from orchestrator.core.fact import (
     InputResolved,
     RequestsWithdrawn,
 )
-from orchestrator.core.names import NEVER, DeliveryId, Millis, RequestId
+from orchestrator.core.names import NEVER, Millis, RequestId
 from orchestrator.core.snapshot import Call, Candidate, Option, Principal, Request, RequestState, Snapshot, Turn
 
 APPROVE, CANCEL = Option("approve", "Approve"), Option("cancel", "Cancel")
@@ -90,7 +90,7 @@ def judge_answers(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
         if request is None or head.at_seq < request.seq:
             continue
         by = head.envelope.principal
-        if not request.is_open or any(one.request == request.id for one in decisions):
+        if not _takes(request, turn, head) or any(one.request == request.id for one in decisions):
             if _differs(request, answer):
                 stale.append(request.id)
         elif admits(request, turn, by) and (decision := decide(request, answer.option, answer.text)) is not None:
@@ -106,12 +106,18 @@ def _differs(request: Request, answer: Answered) -> bool:
     return answer.option != request.option or (answer.text and request.kind == "question")
 
 
+def _takes(request: Request, turn: Turn, head: Head) -> bool:
+    """Whether a request still waits when this comes in: a time that is over, or a message that took it back, ends it a little later."""
+    return request.is_open and not turn.withdrawn and not 0 < request.expires <= head.envelope.at
+
+
 def judge_words(turn: Turn, head: Head, at: Millis) -> AnswersTaken | None:
     """A message answers the first open request if it says one of its options, or anything where anything may be said."""
-    waiting = open_requests(turn)
-    if not waiting or head.at_seq < waiting[0].seq or not admits(waiting[0], turn, head.envelope.principal):
+    first, envelope = next(iter(open_requests(turn)), None), head.envelope
+    if first is None or not _takes(first, turn, head) or turn.is_stopping:
         return None
-    first, envelope = waiting[0], head.envelope
+    if head.at_seq < first.seq or not admits(first, turn, envelope.principal):
+        return None
     option = _option(first, envelope)
     if not option and not (first.kind == "question" and first.freeform and envelope.size):
         return None
@@ -181,6 +187,9 @@ def taken(snapshot: Snapshot, fact: AnswersTaken) -> Snapshot:
             changed[request.id] = replace(request, candidates=(*request.candidates, candidate))
     deliveries = (*turn.deliveries, fact.delivery) if fact.words else turn.deliveries
     turn = replace(_with(turn, changed), deliveries=deliveries)
+    if fact.words:
+        # As when a message joins: a result that was there already did not know of it.
+        turn = replace(turn, aside=turn.aside or fact.aside, output=turn.output or fact.output, delivered=False)
     return replace(snapshot, judged=max(snapshot.judged, fact.n), turn=turn)
 
 
@@ -245,8 +254,9 @@ def next_expiry(turn: Turn) -> Millis:
 
 
 def expired(turn: Turn, at: Millis) -> tuple[RequestId, ...]:
-    """Open requests whose time is over."""
-    return tuple(request.id for request in open_requests(turn) if request.expires and request.expires <= at)
+    """Open requests whose time is over, and for which no answer came in time that a policy has to judge."""
+    late = (request for request in open_requests(turn) if request.expires and request.expires <= at)
+    return tuple(request.id for request in late if not request.candidates)
 
 
 def refused_calls(turn: Turn) -> Iterator[tuple[Call, Request]]:
@@ -255,8 +265,3 @@ def refused_calls(turn: Turn) -> Iterator[tuple[Call, Request]]:
     for call in turn.calls:
         if call.state != "settled" and call.gate == "open" and call.id in last and not last[call.id].is_open:
             yield call, last[call.id]
-
-
-def stale_candidates(request: Request, counted: DeliveryId) -> tuple[Candidate, ...]:
-    """Answers that came too late because another counts."""
-    return tuple(one for one in request.candidates if one.id != counted)

@@ -216,6 +216,11 @@ class Turn:
     delivered: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing more begins in it: it was told to stop, or it has failed."""
+        return self.cancelling or bool(self.failed)
+
 
 @dataclass(frozen=True, slots=True)
 class Compacting:

@@ -93,7 +93,7 @@ def judge_message(turn: Turn, head: Head, at: Millis) -> Fact:
     withdraws = same and holds.may_withdraw(turn, head)
     steers = envelope.policy == "steer" or withdraws
     held = holds.waits_for(turn, "session-limit")
-    if not steers or not same or held or turn.followed or full or turn.cancelling or turn.failed:
+    if not steers or not same or held or turn.followed or full or turn.is_stopping:
         return DeliveryWaits(head.id, head.n, at, same)
     working = turn.step_open and any(call.state != "settled" for call in turn.calls)
     behind: Literal["", "tools"] = "tools" if working else ""

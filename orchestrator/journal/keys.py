@@ -12,7 +12,7 @@ orc:{s}:who:<id>       set     who takes part: hashes of principals
 orc:{s}:fact:<id>      list    facts of the last 16 turns; place = seq - fact_base
 orc:{s}:evt:<id>       list    public events, each the line a reader gets; place = index, dense for ever
 orc:{s}:hist:<id>:<g>  list    history rows of generation g, append-only
-orc:{s}:rec:<id>       hash    call id -> recorded result, until it is folded into a history row
+orc:{s}:rec:<id>       hash    call id -> recorded result, until it is folded into a history row; what is kept for a turn until it ends
 orc:{s}:state:<id>     hash    authored state
 orc:{s}:req:<id>       hash    request id -> what was asked, of which call, who answered, when and what; for the session's life
 orc:{s}:link:<hash>    hash    a link to one open request, under the hash of its token: session, request, owner (who has used it: HSETNX)

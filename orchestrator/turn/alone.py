@@ -8,9 +8,9 @@ import subprocess
 from queue import Empty
 
 from orchestrator.clock import steady
+from orchestrator.core.advance import key_of_next
 from orchestrator.process.owned import DRAIN, Owned
 from orchestrator.process.shared import Process
-from orchestrator.turn.hands import key_of_next
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def _carry_on(process: Process, owned: Owned, command: list[str]) -> None:
             return
     if child.returncode != 0 and not owned.lost:
         log.error("%s: its own process ended with %d", owned.session, child.returncode)
-        fault, what = child.returncode != EX_TEMPFAIL, key_of_next(owned)
+        fault, what = child.returncode != EX_TEMPFAIL, key_of_next(owned.snapshot)
         process.repeat(
             lambda: process.journal.disown(owned.session, owned.token, fault=fault, what=what), patience=PATIENCE
         )
@@ -71,5 +71,5 @@ def _must_end(process: Process, owned: Owned) -> bool:
 
 def _give_back(process: Process, owned: Owned) -> None:
     if not owned.lost:
-        what = key_of_next(owned)
+        what = key_of_next(owned.snapshot)
         process.repeat(lambda: process.journal.release(owned.session, owned.token, what), patience=PATIENCE)

@@ -10,6 +10,7 @@ from typing import Literal
 import orchestrator.ids as ids
 from orchestrator.clock import steady
 from orchestrator.core import codec
+from orchestrator.core.advance import key_of_next
 from orchestrator.core.delivery import Delivery, Envelope
 from orchestrator.core.names import SessionId, Token
 from orchestrator.errors import JournalAway, JournalFull, OrchestratorError, UnreadableHistory
@@ -18,7 +19,7 @@ from orchestrator.process.owned import Owned
 from orchestrator.process.shared import Process
 from orchestrator.turn.alone import ALONE_FROM, FAULTS, carry_on_alone
 from orchestrator.turn.driver import Driver, Left
-from orchestrator.turn.hands import GiveBack, LostOwnership, Rewound, key_of_next
+from orchestrator.turn.hands import GiveBack, LostOwnership, Rewound
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ def _drive(process: Process, owned: Owned, lost_events: int, *, child: bool) -> 
         if owned.granted.attempt >= ALONE_FROM and not owned.lost:
             # No outage and no death, and it keeps coming back: the next try would end the same way.
             with suppress(JournalAway):
-                what = key_of_next(owned)
+                what = key_of_next(owned.snapshot)
                 process.journal.disown(session, owned.token, fault=True, what=what)
         raise
     finally:
@@ -146,7 +147,7 @@ def _ask(process: Process, session: SessionId, token: Token, *, instead: str, ch
 
 def _give_back(process: Process, owned: Owned, lost_events: int) -> None:
     _report_loss(process, owned.session, lost_events)
-    what = key_of_next(owned)
+    what = key_of_next(owned.snapshot)
     with suppress(JournalAway):  # the lease runs out by itself
         process.repeat(lambda: process.journal.release(owned.session, owned.token, what), patience=PATIENCE)
 

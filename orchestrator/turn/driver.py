@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, assert_never
 
 from orchestrator.clock import steady
-from orchestrator.core.advance import Scene, next_effect, understands
+from orchestrator.core.advance import Scene, key_of_next, next_effect, understands
 from orchestrator.core.effect import (
     AskPeople,
     CallModel,
@@ -33,7 +33,7 @@ from orchestrator.turn.alone import FAULTS
 from orchestrator.turn.asking import ask
 from orchestrator.turn.calling import Calling
 from orchestrator.turn.compacting import compact
-from orchestrator.turn.hands import Hands, key_of_next
+from orchestrator.turn.hands import Hands
 from orchestrator.turn.judging import judge_calls, judge_candidate
 from orchestrator.turn.requesting import request_input
 
@@ -168,7 +168,7 @@ class Driver:
         return closed >= self._process.settings.steps_per_task or self._process.draining.is_set()
 
     def _release(self) -> Left:
-        what = key_of_next(self._owned)
+        what = key_of_next(self._owned.snapshot)
         self._process.repeat(lambda: self._process.journal.release(self._owned.session, self._owned.token, what))
         return "chained"
 

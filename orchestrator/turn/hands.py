@@ -19,7 +19,7 @@ from orchestrator.core.budget import told
 from orchestrator.core.delivery import NO_ASIDE, Aside, Body, Head
 from orchestrator.core.event import NO_BODIES, Bodies, unpack_result
 from orchestrator.core.fact import Fact, StepFailed
-from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, TurnId, result_key, step_key, turn_id
+from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, TurnId, result_key, turn_id
 from orchestrator.core.snapshot import Turn
 from orchestrator.core.steps import MODEL_TRIES
 from orchestrator.draft import Given, Loose
@@ -54,12 +54,6 @@ class Rewound(Stop):
 
 class GiveBack(Stop):
     """This process is leaving."""
-
-
-def key_of_next(owned: Owned) -> str:
-    """The key of the step a session is at: what its next wake is for."""
-    turn = owned.snapshot.turn
-    return step_key(turn.id, turn.step) if turn else step_key(turn_id(owned.snapshot.next_turn), 0)
 
 
 class Hands:

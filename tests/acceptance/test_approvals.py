@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.delivery import Response
 from orchestrator.core.names import RequestId, SessionId
-from orchestrator.engine import Response
 from tests.acceptance.system import System, nothing_happened_twice, running, streams_are_whole
 from tests.conftest import MakeServer
 from tests.servers import wait_for

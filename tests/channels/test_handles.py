@@ -69,7 +69,7 @@ def test_controls_say_which_session_they_told(site: Site) -> None:
     talk = site.channel("support").from_("t-1")
     assert [talk.cancel(), talk.clear(), talk.compact(), talk.reset()] == [None] * 4
     session = talk.send("Hi").session
-    assert [talk.cancel(), talk.clear(), talk.compact(), talk.reset("done")] == [session] * 4
+    assert [talk.cancel(), talk.clear(), talk.compact(), talk.reset()] == [session] * 4
     assert talk.resolve() is None
     assert talk.send("Anew").session != session
 

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator import apikeys
 from orchestrator.cli import main
-from orchestrator.engine import Response
+from orchestrator.core.delivery import Response
 from tests.cli.conftest import APP, Say
 from tests.tasks.conftest import Desk
 from tests.tasks.workers import environment, worker

@@ -7,12 +7,11 @@ import pytest
 
 import orchestrator.ids as ids
 from orchestrator.approval import Approval, Deny, GatedCall, Responder, always, once
-from orchestrator.core.delivery import Body, Part
+from orchestrator.core.delivery import Body, Part, Response
 from orchestrator.core.names import RequestId, SessionId
 from orchestrator.core.snapshot import Principal
-from orchestrator.engine import Response
 from orchestrator.errors import LinkUnknown, LinkUsed
-from orchestrator.models.scripted import Conversation, Reply, answers, asks
+from orchestrator.models.scripted import Conversation, Reply, answers, asks, delivers
 from orchestrator.tool import ToolContext, ask_question, tool
 from tests.engine.test_controls import DAY_MS, traces
 from tests.engine.test_crash_table import WAYS
@@ -219,13 +218,7 @@ def test_a_question_is_answered_by_any_text(world: World) -> None:
 
 
 def test_other_words_for_a_question_whose_turn_is_over_are_a_message_and_the_same_are_nothing(world: World) -> None:
-    def curious(talk: Conversation) -> Reply:
-        asks_now = (talk.turn, talk.step) == ("turn_0", 0)
-        return asks("ask_question", question="Which colour?") if asks_now else answers("Fine.")
-
-    world.app(curious, [ask_question])
-    session = world.create("Paint it", who=ANN)
-    world.run(session)
+    session = wondering(world)
     for words in ("Green", "Green", "No, red", "Blue"):
         answer(world, session, "", text=words)
         world.run(session)
@@ -233,6 +226,146 @@ def test_other_words_for_a_question_whose_turn_is_over_are_a_message_and_the_sam
         "Paint it",
         "No, red",
     ]
+    world.check(session)
+
+
+def curious(talk: Conversation) -> Reply:
+    """Asks a question in the first turn."""
+    first = (talk.turn, talk.step) == ("turn_0", 0)
+    return asks("ask_question", question="Which colour?") if first else answers(f"After {talk.message}.")
+
+
+def wondering(world: World) -> SessionId:
+    """A session that waits for an answer to a question."""
+    world.app(curious, [ask_question])
+    session = world.create("Paint it", who=ANN)
+    assert world.run(session)[-1] in ("parked", "idle")
+    return session
+
+
+# Several things that come in before anybody looks --------------------------------------------------------------------------
+
+
+def test_words_behind_a_cancel_are_no_answer_and_begin_a_turn(world: World) -> None:
+    session = wondering(world)
+    world.cancel(session)
+    world.say(session, "Do the garden instead", who=ANN)
+    world.run(session)
+    heard = [data["message"] for kind, data in world.shown(session) if kind == "message.received"]
+    assert heard == ["Paint it", "Do the garden instead"]
+    assert [kind for kind in types(world, session) if kind in ("turn.cancelled", "turn.completed")] == [
+        *("turn.cancelled", "turn.completed"),
+    ]
+    world.check(session)
+
+
+def test_an_approval_behind_a_cancel_gives_no_leave(world: World) -> None:
+    @tool(approval=once())
+    def pay(ctx: ToolContext) -> str:
+        """Pay."""
+        return "paid"
+
+    world.app(lambda talk: asks("pay") if (talk.turn, talk.step) == ("turn_0", 0) else answers("Well."), [pay])
+    session = world.create("Pay", who=ANN)
+    world.run(session)
+    world.cancel(session)
+    answer(world, session, "approve")
+    world.run(session)
+    assert world.snapshot(session).approved == ()
+    assert world.snapshot(session).waiting == 0
+    assert not world.starts("pay")
+    heard = [data["message"] for kind, data in world.shown(session) if kind == "message.received"]
+    assert heard == ["Pay", "Approve"], "it came when the turn was over: it is a message"
+    world.check(session)
+
+
+def test_an_approval_behind_a_message_that_took_the_request_back_gives_no_leave(world: World) -> None:
+    session = waiting(world)
+    world.say(session, "Wait, no", who=ANN)
+    answer(world, session, "approve")
+    world.run(session)
+    assert not world.starts("refund")
+    assert [note["state"] for note in world.worker.requests(session)] == ["ignored"]
+    world.check(session)
+
+
+def test_an_approval_after_the_time_of_its_request_gives_no_leave_though_nobody_looked_before(world: World) -> None:
+    session = batch(world, expires=timedelta(hours=1))
+    world.skip(3_600_001)
+    world.worker.clock.look()
+    for request in asked(world, session):
+        world._insist(
+            lambda request=request: world.worker.answer(session, [Response(request, "approve")], principal=ANN)
+        )  # type: ignore[misc]
+    world.run(session)
+    assert not world.starts("pay")
+    assert [note["state"] for note in world.worker.requests(session)] == ["expired", "expired"]
+    world.check(session)
+
+
+def test_an_answer_in_time_counts_though_its_policy_is_asked_later(world: World) -> None:
+    session = batch(world, expires=timedelta(hours=1), response=lambda given: True)
+    for request in asked(world, session):
+        world._insist(
+            lambda request=request: world.worker.answer(session, [Response(request, "approve")], principal=BEN)
+        )  # type: ignore[misc]
+    world.skip(3_600_001)
+    world.run(session)
+    assert len(world.starts("pay")) == 2
+    world.check(session)
+
+
+def test_answers_to_an_old_request_and_to_an_open_one_at_once_reach_the_open_one(world: World) -> None:
+    @tool(approval=always())
+    def pay(ctx: ToolContext) -> str:
+        """Pay."""
+        return "paid"
+
+    world.app(lambda talk: asks("pay") if talk.step == 0 else answers("Well."), [pay])
+    session = world.create("Pay", who=ANN)
+    world.run(session)
+    answer(world, session, "cancel")
+    world.run(session)
+    world.say(session, "Again", who=ANN)
+    world.run(session)
+    both = [Response(request, "approve") for request in asked(world, session)]
+    assert len(both) == 2
+    world._insist(lambda: world.worker.answer(session, both, principal=ANN))
+    world.run(session)
+    assert len(world.starts("pay")) == 1
+    assert types(world, session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+def test_what_comes_beside_the_words_of_an_answer_is_for_its_turn(world: World) -> None:
+    def script(talk: Conversation) -> Reply:
+        return (
+            asks("ask_question", question="Which colour?") if talk.step == 0 else delivers([talk.results, talk.context])
+        )
+
+    world.app(script, [ask_question])
+    session = world.create("Paint it", who=ANN, context="It rains.")
+    world.run(session)
+    world.say(session, "Green", who=ANN, context="It is noon.", output={"type": "array"})
+    world.run(session)
+    [told] = [data["result"] for kind, data in world.shown(session) if kind == "result.completed"]
+    assert told[1] == ["It rains.", "It is noon."]
+    world.check(session)
+
+
+def test_a_prompt_that_makes_no_text_is_replaced_by_a_plain_one(world: World) -> None:
+    wrong: Any = lambda call: 5  # noqa: E731
+
+    @tool(approval=always(prompt=wrong))
+    def pay(ctx: ToolContext) -> str:
+        """Pay."""
+        return "paid"
+
+    world.app(lambda talk: asks("pay"), [pay])
+    session = world.create("Pay", who=ANN)
+    world.run(session)
+    [request] = [data["requests"][0] for kind, data in world.shown(session) if kind == "input.requested"]
+    assert request["prompt"] == "Run pay?"
     world.check(session)
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from orchestrator.approval import always
 from orchestrator.asides import LIMIT_BYTES
-from orchestrator.core.delivery import Body, Part
+from orchestrator.core.delivery import Body, Part, Response
 from orchestrator.core.names import RequestId, SessionId
-from orchestrator.engine import Response
 from orchestrator.errors import BadRequest
 from orchestrator.models.scripted import Conversation, Reply, answers, asks, calls, delivers
 from orchestrator.tool import ToolContext, tool
@@ -326,6 +325,11 @@ def test_context_that_makes_no_sense_is_refused(world: World, context: Any) -> N
         {"$ref": "#/$defs/missing"},
         {"properties": {"a": {"$id": "x"}}},
         {"patternProperties": {"(a+)+$": {}}},
+        {"x-ours": {"$ref": 5}},
+        {"$ref": "#/required/a", "required": ["a"]},
+        {"type": [[n] for n in range(9_000)]},
+        {"properties": {"a": {"required": [{}, *([n] for n in range(9_000))]}}},
+        {"dependentRequired": {"a": [{}, *([n] for n in range(9_000))]}},
     ],
 )
 def test_a_schema_that_nothing_could_be_held_against_is_refused(world: World, output: Any) -> None:
@@ -339,6 +343,12 @@ def test_context_and_schema_need_a_message(world: World) -> None:
     for beside in ({"context": "x"}, {"output": PRICE}):
         with pytest.raises(BadRequest):
             world.worker.create(None, **beside)
+
+
+def test_a_property_may_be_called_like_a_keyword(world: World) -> None:
+    world.app([answers("hi")])
+    wanted = {"type": "object", "properties": {"$ref": {"type": "string"}}, "dependentRequired": {"$ref": ["a"]}}
+    assert world.worker.create(Body((Part("text", "hello"),)), output=wanted)
 
 
 @pytest.mark.parametrize("output", [BOMB, {"$ref": "#"}, {"type": "string", "pattern": "^(a+)+$"}])

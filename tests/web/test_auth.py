@@ -101,6 +101,11 @@ def test_a_page_of_another_host_does_not_come_in_through_a_browser_of_this_machi
     for origin in ("https://evil.example", "null", "file://", "http://[", "http://localhost.evil.example"):
         assert status(http, origin=origin) == 401
     assert status(http, origin="http://localhost:3000") == 202
+    # A name of somebody else's that leads to this machine is the page's own origin, and a GET of it sends no other.
+    for host in ("evil.example", "evil.example:8000", "localhost.evil.example", "[::2]:80", "http://["):
+        assert status(http, Host=host) == 401
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
+        assert status(http, Host=host) == 202
     named = door(url, allow_anonymous="loopback", cors_origins="https://shop.example")
     assert status(named, origin="https://shop.example") == 202
     assert status(named, origin="https://evil.example") == 401

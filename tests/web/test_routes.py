@@ -443,10 +443,17 @@ def test_a_reset_ends_the_session_at_once(http: Http, engine: Engine, base: str,
     assert http.post(f"{base}/session/{session}/reset", json={}).json == {"ok": True, "status": "no_active_session"}
 
 
-def test_the_reason_of_a_reset_is_stored(http: Http, engine: Engine) -> None:
+def test_the_reason_of_a_reset_is_logged(http: Http, caplog: pytest.LogCaptureFixture) -> None:
     session = created(http)
-    http.post(f"{SESSION}/{session}/reset", json={"reason": "the customer is happy"})
-    assert waiting(engine, session) == [("reset", "steer", "the customer is happy")]
+    with caplog.at_level("INFO"):
+        http.post(f"{SESSION}/{session}/reset", json={"reason": "the customer is happy" + 500 * "!"})
+    told = next(
+        record.getMessage()
+        for record in caplog.records
+        if session in record.getMessage() and "reset" in record.getMessage()
+    )
+    assert told.startswith(f"{session} was reset: 'the customer is happy!")
+    assert len(told) < 300
 
 
 @pytest.mark.parametrize("control", ["clear", "compact", "reset"])

@@ -1,0 +1,81 @@
+"""What callers say, as the deliveries that a journal stores: messages, answers, cancels and controls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import orchestrator.ids as ids
+from orchestrator import asides
+from orchestrator.asides import Context
+from orchestrator.core import codec
+from orchestrator.core.delivery import Answered, Body, Delivery, Envelope, Part, Response
+from orchestrator.core.names import DeliveryId, Millis
+from orchestrator.core.snapshot import Principal
+from orchestrator.errors import BadRequest, BodyTooLarge
+
+MOST_WORDS = 100
+"""Bytes of a message that may be the words of an option."""
+MOST_OF_A_PRINCIPAL = 4096
+"""Bytes of a caller's id and attributes; they are part of every snapshot of their turn."""
+
+
+@contextmanager
+def storable() -> Iterator[None]:
+    """Turn what no journal can hold into what the sender can do about it."""
+    try:
+        yield
+    except codec.Unstorable as broken:
+        raise BodyTooLarge(limit_bytes=codec.MAX_BYTES) from broken
+    except UnicodeEncodeError as broken:
+        raise BadRequest(problem="The text holds half a character (a lone surrogate). Send whole ones.") from broken
+
+
+def with_asides(message: Body, context: Context | None, output: Mapping[str, object] | None) -> Body:
+    """A message with what comes beside it. Raises `BadRequest`."""
+    if context is not None:
+        message = replace(message, context=asides.texts(context))
+    return replace(message, output=asides.schema(output)) if output is not None else message
+
+
+def message(at: Millis, body: Body, by: Principal | None, policy: str, name: DeliveryId | None) -> Delivery:
+    """A message. Without a name it gets one."""
+    size = sum(len(part.text.encode("utf-8", "replace")) for part in body.parts)
+    words = body.text.strip().casefold() if len(body.parts) == 1 and size <= MOST_WORDS else ""
+    size += sum(len(text.encode()) for text in (*body.context, body.output))
+    return Delivery(name or ids.new_delivery(at), Envelope("message", by, policy, at=at, size=size, words=words), body)
+
+
+def answers(at: Millis, responses: Sequence[Response], by: Principal | None, name: DeliveryId | None) -> Delivery:
+    """Answers to requests; each text is a part of the body."""
+    answered = tuple(Answered(one.request, one.option, bool(one.text)) for one in responses)
+    parts = tuple(Part("text", one.text, {"request": one.request}) for one in responses if one.text)
+    return Delivery(name or ids.new_delivery(at), Envelope("answers", by, at=at, answers=answered), Body(parts))
+
+
+def order(at: Millis, kind: str, guard: str, by: Principal | None, name: DeliveryId | None) -> Delivery:
+    """A cancel (`guard` is the turn it is meant for), a control, or a report of how much of the stream was seen."""
+    return Delivery(name or ids.new_delivery(at), Envelope(kind, by, guard=guard, at=at))
+
+
+def digest(said: object) -> str:
+    """What is compared when something comes again under the same key."""
+    with storable():
+        return ids.digest(codec.pack(said))
+
+
+def participant(by: Principal | None) -> str:
+    """What somebody is remembered by. Raises `BadRequest` where more is said of them than a snapshot can hold."""
+    if by is None:
+        return ""
+    if len(codec.pack(by)) > MOST_OF_A_PRINCIPAL:
+        problem = f"More is said of the caller than fits: {MOST_OF_A_PRINCIPAL} bytes of id and attributes."
+        raise BadRequest(problem=f"{problem} Put less into the credential.")
+    return ids.principal_key(by)
+
+
+def who_joins(delivery: Delivery) -> str:
+    """Who takes part in a session from this delivery on: whoever says something to it. Orders and answers make nobody a participant."""
+    who = participant(delivery.envelope.principal)
+    return who if delivery.envelope.kind == "message" else ""
