@@ -150,3 +150,9 @@ class App:
             if agent.name in self.by_name:
                 raise ConfigError(problem=f"The App has two agents called {agent.name!r}.", remedy="Rename one.")
             self.by_name[agent.name] = agent
+        for channel in self.channels:
+            if channel.agent and channel.agent not in self.by_name:
+                raise ConfigError(
+                    problem=f"The channel {channel.name!r} wants the agent {channel.agent!r}, which the App has not.",
+                    remedy=f"It has: {', '.join(self.by_name)}.",
+                )

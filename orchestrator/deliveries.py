@@ -59,10 +59,10 @@ def order(at: Millis, kind: str, guard: str, by: Principal | None, name: Deliver
     return Delivery(name or ids.new_delivery(at), Envelope(kind, by, guard=guard, at=at))
 
 
-def digest(said: object) -> str:
+def digest(*said: Body | Response) -> str:
     """What is compared when something comes again under the same key."""
     with storable():
-        return ids.digest(codec.pack(said))
+        return ids.digest(b"".join(map(codec.pack, said)))
 
 
 def participant(by: Principal | None) -> str:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 CancelOutcome = Literal["cancelling", "other_turn", "nothing_runs"]
 DAY_MS = 24 * 3600 * 1000
+LOOKED_THROUGH = 1000
+"""Sessions among which those of one participant are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +274,11 @@ class Engine:
             raise RequestUnknown(session=session, request=unknown)
         name = ids.keyed_delivery(session, principal, key) if key else delivery
         given = deliveries.answers(self.clock.now(), responses, principal, name)
-        said = [(one.request, one.option, one.text) for one in responses]
-        return self._admit(session, given, digest=deliveries.digest(said) if key else "")
+        return self._admit(session, given, digest=deliveries.digest(*responses) if key else "")
 
     def read_link(self, token: str) -> Note:
-        """What a link asks, without using it. Raises `LinkUnknown`, and `LinkUsed` for one that was used."""
+        """What a link asks and what has become of it, without using it. Raises `LinkUnknown`."""
         found = self.journal.look_at(token)
-        if found.delivery:
-            raise LinkUsed()
         packed = self.journal.notes(found.session, [found.request])
         if found.request not in packed:
             raise LinkUnknown()
@@ -421,9 +420,11 @@ class Engine:
         """Whether somebody has sent something to a session, or has begun it."""
         return self.reads.takes_part(session, ids.principal_key(principal))
 
-    def sessions(self, most: int = 100) -> Sequence[tuple[SessionId, int]]:
-        """The sessions used last, newest first, with the ms of their last activity."""
-        return self.reads.sessions(most)
+    def sessions(self, most: int = 100, *, of: Principal | None = None) -> Sequence[tuple[SessionId, int]]:
+        """The sessions used last, newest first, with the ms of their last activity; `of` a principal, those among the last 1,000."""
+        if of is None:
+            return self.reads.sessions(most)
+        return self.reads.sessions_of(ids.principal_key(of), most, LOOKED_THROUGH)
 
     # Working ----------------------------------------------------------------------------------------------------------
 

@@ -38,7 +38,12 @@ class OrchestratorError(Exception):
 
     def __init__(self, **facts: object) -> None:
         self.facts = facts
-        super().__init__((type(self).__doc__ or "").format(**facts))
+        text = type(self).__doc__ or ""
+        try:
+            text = text.format(**facts)
+        except KeyError:  # raised without its facts, by a channel of somebody else's perhaps
+            text = type(self).code.replace("_", " ")
+        super().__init__(text)
 
 
 class ConfigError(OrchestratorError):

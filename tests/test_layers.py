@@ -51,7 +51,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     **{leaf: BASE | {"pydantic"} for leaf in LEAVES},
     # Values and hooks. What an App offers reaches the engine by name, through `here`; the poster is the worker's.
     "orchestrator.channels": BASE | {"standardwebhooks"},
-    "orchestrator.channels.here": BASE | {"orchestrator.engine", "orchestrator.world", "tasks"},
+    "orchestrator.here": BASE | {"orchestrator.engine", "orchestrator.world", "tasks"},
     "orchestrator.channels.outbox": BASE | {"orchestrator.journal", "orchestrator.process"},
     "orchestrator.asides": {"orchestrator.errors", "jsonschema", "referencing", "pydantic_core"},
     "orchestrator.errors": set(),
@@ -79,7 +79,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator": LEAVES | {"orchestrator.client", "orchestrator.engine", "orchestrator.models"},  # the front door
     "tasks": DESK | {"orchestrator.keeper", "orchestrator.process", "celery", "kombu", "billiard"},
     "web": BASE
-    | {"orchestrator.engine", "orchestrator.world"}
+    | {"orchestrator.engine", "orchestrator.here", "orchestrator.world"}
     | {"flask", "werkzeug", "gunicorn", "pydantic", "tasks"},  # tasks: to publish where the broker is another server
     "celeryconfig": set(),
 }

@@ -25,6 +25,7 @@ from orchestrator.engine import Engine
 from orchestrator.errors import (
     AddressTaken,
     BadRequest,
+    Forbidden,
     SessionNotActive,
     SessionNotFound,
     Unauthorized,
@@ -101,9 +102,15 @@ class Views:
         if who.is_user:
             # A name that anybody can guess is no invitation to a conversation of others.
             try:
-                self._reached(channel, address, "send")
+                reached = self._reached(channel, address, "send")
             except SessionNotFound:
                 raise AddressTaken(address=address, channel=channel) from None
+            known = self.front.app.channels_by_name.get(channel)
+            if reached is None and known is not None and known.takes_webhooks:
+                # Whoever begins it would read what others say there later.
+                raise Forbidden(
+                    problem=f"Conversations of {channel} begin with a webhook, users may join those they take part in."
+                )
         names = Names()
 
         def call(engine: Engine) -> Admitted:

@@ -1,21 +1,23 @@
 """What the requests of one process share: the engine, who may come in, the readers, and the deadline of every call.
 
-A caller gets an answer within six seconds whatever Redis does. So calls of the engine run on threads of their own, and who waits
-too long gets `JournalAway`. A write that ended unclearly is repeated once, under the same ids, if there is time for it.
+A caller gets an answer within six seconds whatever Redis does. So calls of the engine run on threads of their own, all calls of one
+request have one deadline, and who waits too long gets `JournalAway`. A write that ended unclearly is repeated once, under the same
+ids, if there is time for it.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import TypeVar
+
+from flask import g, has_request_context
 
 import orchestrator.ids as ids
-from orchestrator import auth, world
+from orchestrator import auth
 from orchestrator.agent import App
 from orchestrator.config import Settings, from_environment
 from orchestrator.core.delivery import Control
@@ -23,6 +25,7 @@ from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.engine import CancelOutcome, Engine
 from orchestrator.errors import JournalAway, OrchestratorError, SessionNotFound
+from orchestrator.here import engine_of
 from web import access
 from web.schema import Answer, Create, Send
 from web.stream import Pace, Served, Slots
@@ -52,12 +55,8 @@ class Front:
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine. Only the worker's package can publish through a broker that is not the journal's own server."""
-        if self._given is not None:
-            return self._given
-        if world.announces_itself(self.settings):
-            return Engine(self.app, self.settings)
-        return cast(Engine, importlib.import_module("tasks").engine())
+        """The engine that was given, or one that is made when it is first needed."""
+        return self._given if self._given is not None else engine_of(self.app)
 
     def check(self) -> None:
         """Open the journal. Raises what a restart will not mend (`ConfigError`, `WorldMismatch`); an absent one is only logged."""
@@ -72,7 +71,7 @@ class Front:
         """What `call` answers. Raises `JournalAway` when it takes too long; it may still come to its end."""
         future = self._threads.submit(lambda: call(self.engine))
         try:
-            return future.result(ANSWER_SECONDS)
+            return future.result(_left())
         except TimeoutError:
             if future.done():
                 raise
@@ -192,6 +191,14 @@ class Front:
                 begun = True
 
         self.write(call)
+
+
+def _left() -> float:
+    """The seconds that are left for the request of this thread; its first call sets the time."""
+    if not has_request_context():
+        return ANSWER_SECONDS
+    until: float = g.setdefault("answer_until", time.monotonic() + ANSWER_SECONDS)
+    return max(until - time.monotonic(), 0.0)
 
 
 class Names:

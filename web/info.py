@@ -88,7 +88,7 @@ def _tool(tool: Tool) -> dict[str, object]:
         "hasExecute": True,
         "hasModelOutputProjection": False,
         "hasOutputSchema": False,
-        "requiresApproval": False,
+        "requiresApproval": tool.approval is not None and tool.approval.fixed != "never",
     }
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable
 from typing import Literal
 
 from flask import Blueprint, Response, request
 
 from orchestrator import world
 from orchestrator.core.names import SessionId
-from orchestrator.core.snapshot import Principal
 from orchestrator.engine import Engine
 from orchestrator.errors import OrchestratorError, SessionNotActive, SessionNotFound
 from web import access, cors, problems, schema
@@ -28,7 +26,6 @@ View = Callable[..., Response]
 log = logging.getLogger(__name__)
 
 STREAM_VERSION = "26"
-LOOKED_THROUGH = 1000
 """Sessions among which a user's own are looked for."""
 OPEN = ("_health", "_webhook", "_link")
 """Endpoints whose names end so need no credential: they tell nothing, or look at what was sent themselves."""
@@ -205,10 +202,8 @@ class Views:
         """The sessions used last, newest first; of a user those they take part in."""
         access.check_scope(caller(), "read")
         most, principal = schema.limit(request), caller().principal
-        if caller().is_user and principal is not None:
-            found = self.front.ask(lambda engine: _sessions_of(engine, principal, most))
-        else:
-            found = self.front.ask(lambda engine: engine.sessions(most))
+        of = principal if caller().is_user else None
+        found = self.front.ask(lambda engine: engine.sessions(most, of=of))
         return reply({"ok": True, "sessions": [{"sessionId": name, "lastActivityMs": at} for name, at in found]})
 
     def stream(self, session: str) -> Response:
@@ -261,11 +256,6 @@ def _place(engine: Engine, session: SessionId) -> tuple[int, str]:
         raise SessionNotFound(session=session)
     _ = engine.tails  # made here, where waiting is bounded
     return place
-
-
-def _sessions_of(engine: Engine, principal: Principal, most: int) -> Sequence[tuple[SessionId, int]]:
-    own = ((name, at) for name, at in engine.sessions(LOOKED_THROUGH) if engine.takes_part(name, principal))
-    return list(islice(own, most))
 
 
 def _no_active_session() -> Response:

@@ -26,7 +26,7 @@ from orchestrator.errors import SessionNotActive
 if TYPE_CHECKING:
     from orchestrator.agent import App
 
-HERE = "orchestrator.channels.here"
+HERE = "orchestrator.here"
 """Makes the engine of this process. Named and not imported: the App, a value, offers handles, and the engine is far above it."""
 
 

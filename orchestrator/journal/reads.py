@@ -78,6 +78,21 @@ class Reads:
         with spoken():
             return bool(self.client.sismember(self.journal.keys(session).who, who))
 
+    def sessions_of(self, who: str, most: int, looked_through: int) -> list[tuple[SessionId, int]]:
+        """As `sessions`, of those only that this principal takes part in, among the `looked_through` that were used last."""
+        own: list[tuple[SessionId, int]] = []
+        last = self.sessions(looked_through)
+        for place in range(0, len(last), PAGE):
+            page = last[place : place + PAGE]
+            with spoken():
+                pipe = self.client.pipeline(transaction=False)
+                for session, _ in page:
+                    pipe.sismember(self.journal.keys(session).who, who)
+                own += [one for one, is_in in zip(page, pipe.execute(), strict=True) if is_in]
+            if len(own) >= most:
+                break
+        return own[:most]
+
     def addresses(self, session: SessionId) -> list[Address]:
         """The addresses a session has."""
         return self.journal.addresses(session)

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator import StandardWebhook
 from orchestrator.auth import Basic, hash_password
+from orchestrator.core.snapshot import Principal
 from tests.channels.conftest import MakeSite, Site
+from tests.channels.signing import GOOD
 
 PASSWORD = hash_password("pw")
 
@@ -155,6 +158,17 @@ def as_user(site: Site, name: str, path: str, *, method: str = "POST", **body: o
             f"/v1/channels/{path}", method=method, json=body if method == "POST" else None, auth=(name, "pw")
         )
     )
+
+
+def test_no_user_begins_a_conversation_that_a_webhook_will_go_on_with(make_site: MakeSite) -> None:
+    tickets = StandardWebhook("tickets", secrets=[GOOD])
+    site = make_site(tickets, auth=[Basic({"ada": PASSWORD})], settings={"allow_anonymous": ""})
+    status, body = as_user(site, "ada", "tickets/ticket-7", message="Hi")
+    assert (status, body["code"]) == (403, "forbidden")
+    assert site.channel("tickets").resolve("ticket-7") is None
+    mine = Principal("basic", "user", "ada")
+    session = site.channel("tickets").from_("ticket-7").send("Hello", principal=mine).session
+    assert as_user(site, "ada", "tickets/ticket-7", message="Hi")[1]["sessionId"] == session
 
 
 def test_nobody_comes_in_without_a_credential(shared: Site) -> None:

@@ -3,8 +3,8 @@
 from typing import Any, cast
 
 import pytest
+import redis
 
-import tasks
 from orchestrator import Agent, App, Channel, ConfigError, ScriptedModel, SessionNotActive, Settings
 from orchestrator.channels import handle
 from orchestrator.channels.handles import desk_of
@@ -214,13 +214,17 @@ def test_many_threads_make_one_engine(url: str) -> None:
     assert len({id(found) for found in at_once(*[lambda: desk_of(app)] * 8)}) == 1
 
 
-def test_where_the_broker_is_another_server_it_is_the_workers_engine(
+def test_where_the_broker_is_another_server_wakes_are_published_there_and_the_app_is_ours(
     url: str, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("ORCHESTRATOR_APP", raising=False)
     other = make_server("valkey")
-    app = an_app(settings=Settings(url=url, broker_url=other.url))
-    monkeypatch.setattr(tasks, "engine", lambda: "the worker's")
-    assert cast(Any, desk_of(app)) == "the worker's"
+    app = an_app(Channel("support"), settings=Settings(url=url, broker_url=other.url))
+    engine = cast(Any, desk_of(app))
+    assert engine.app is app
+    app.channel("support").from_("t-1").send("Hi")
+    assert redis.Redis.from_url(other.url).llen("orc.default") == 1
+    engine.close()
 
 
 def test_the_settings_of_an_app_are_those_of_its_handles(url: str) -> None:

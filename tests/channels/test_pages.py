@@ -97,8 +97,7 @@ def test_the_other_blocks_run_as_they_stand(modules: Path) -> None:
 
 
 def test_the_example_takes_what_its_help_desk_signs(make_site: MakeSite, caplog: pytest.LogCaptureFixture) -> None:
-    site = make_site(webhooks.tickets)
-    site = Site(webhooks.app, site.engine.settings)
+    site = Site(webhooks.app, make_site().engine.settings)
     body = json.dumps({"address": "ticket-1", "message": "Where is B-1006?"}).encode()
     answer = site.http.post("/v1/webhooks/tickets", data=body, headers=dict(webhooks.signed(body, "msg_1")))
     assert answer.status_code == 202

@@ -86,7 +86,7 @@ def test_the_id_is_signed_too(channel: StandardWebhook) -> None:
         channel.verify(request({**signed(BODY), "webhook-id": "msg_2"}))
 
 
-@pytest.mark.parametrize("secrets", [[], [""], ["whsec_"], ["whsec_ü"], ["whsec_a"]])
+@pytest.mark.parametrize("secrets", [[], [""], ["whsec_"], ["whsec_ü"], ["whsec_a"], ["not a secret!!"]])
 def test_what_is_no_secret_is_refused_at_the_start(secrets: list[str]) -> None:
     with pytest.raises(ConfigError) as told:
         StandardWebhook("tickets", secrets=secrets)

@@ -12,7 +12,7 @@ from orchestrator import Channel, Incoming, Settings, StandardWebhook
 from orchestrator.channels import Reply, Request
 from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import Principal
-from orchestrator.errors import Unauthorized
+from orchestrator.errors import ConfigError, Unauthorized
 from tests.channels.conftest import MakeSite, Site, an_app, at_once
 from tests.channels.signing import GOOD, secret, signed
 from tests.conftest import MakeServer
@@ -133,6 +133,33 @@ def test_what_is_not_verified_is_401_and_leaves_no_trace(
     assert set(client.scan_iter()) == before
     status, _ = told(site.send({**HELLO, "message": "The real one"}))
     assert status == 202
+
+
+def test_a_channel_of_somebody_elses_refuses_without_a_word(make_site: MakeSite) -> None:
+    class Strict(Channel):
+        def verify(self, request: Request) -> None:
+            raise Unauthorized
+
+    site = make_site(Strict("strict"))
+    assert site.http.post("/v1/webhooks/strict", data=b"{}").status_code == 401
+
+
+def test_half_a_character_under_a_key_is_400(make_site: MakeSite) -> None:
+    class Keyed(Channel):
+        def verify(self, request: Request) -> None:
+            """Anybody."""
+
+        def parse(self, request: Request) -> Incoming:
+            return Incoming("a", "\ud800", delivery_key="k")
+
+    site = make_site(Keyed("keyed"))
+    answer = site.http.post("/v1/webhooks/keyed", data=b"{}")
+    assert (answer.status_code, answer.json["code"]) == (400, "bad_request")
+
+
+def test_a_channel_whose_agent_is_not_there_is_no_app(make_site: MakeSite) -> None:
+    with pytest.raises(ConfigError, match="typo"):
+        make_site(Channel("support", agent="typo"))
 
 
 def test_a_stale_one_is_401(site: Site) -> None:

@@ -293,10 +293,8 @@ def test_an_approval_after_the_time_of_its_request_gives_no_leave_though_nobody_
     session = batch(world, expires=timedelta(hours=1))
     world.skip(3_600_001)
     world.worker.clock.look()
-    for request in asked(world, session):
-        world._insist(
-            lambda request=request: world.worker.answer(session, [Response(request, "approve")], principal=ANN)
-        )  # type: ignore[misc]
+    both = [Response(request, "approve") for request in asked(world, session)]
+    world._insist(lambda: world.worker.answer(session, both, principal=ANN))
     world.run(session)
     assert not world.starts("pay")
     assert [note["state"] for note in world.worker.requests(session)] == ["expired", "expired"]
@@ -305,10 +303,8 @@ def test_an_approval_after_the_time_of_its_request_gives_no_leave_though_nobody_
 
 def test_an_answer_in_time_counts_though_its_policy_is_asked_later(world: World) -> None:
     session = batch(world, expires=timedelta(hours=1), response=lambda given: True)
-    for request in asked(world, session):
-        world._insist(
-            lambda request=request: world.worker.answer(session, [Response(request, "approve")], principal=BEN)
-        )  # type: ignore[misc]
+    both = [Response(request, "approve") for request in asked(world, session)]
+    world._insist(lambda: world.worker.answer(session, both, principal=BEN))
     world.skip(3_600_001)
     world.run(session)
     assert len(world.starts("pay")) == 2

@@ -348,7 +348,7 @@ def test_context_and_schema_need_a_message(world: World) -> None:
 def test_a_property_may_be_called_like_a_keyword(world: World) -> None:
     world.app([answers("hi")])
     wanted = {"type": "object", "properties": {"$ref": {"type": "string"}}, "dependentRequired": {"$ref": ["a"]}}
-    assert world.worker.create(Body((Part("text", "hello"),)), output=wanted)
+    assert world.worker.create(Body((Part("text", "hello"),)), output=wanted).session
 
 
 @pytest.mark.parametrize("output", [BOMB, {"$ref": "#"}, {"type": "string", "pattern": "^(a+)+$"}])

@@ -267,6 +267,15 @@ def test_who_has_sent_to_a_session_takes_part_in_it(url: str) -> None:
     assert shop.http.get(f"/v1/session/{session}", headers=BIRGIT).status_code == 200
 
 
+def test_who_may_only_stop_it_takes_no_part_in_it_by_that(url: str) -> None:
+    shop = Shop(url, lambda principal, session, action: action == "control")
+    session = shop.created(ANNA)
+    for control in ("cancel", "clear", "compact"):
+        assert shop.http.post(f"/v1/session/{session}/{control}", headers=BIRGIT).status_code == 202
+    assert shop.http.get(f"/v1/session/{session}", headers=BIRGIT).status_code == 404
+    assert shop.http.post(f"/v1/session/{session}", json={"message": "b"}, headers=BIRGIT).status_code == 409
+
+
 def test_a_stream_ends_with_the_token_of_its_reader(url: str) -> None:
     auth = [Jwt(issuer=SHOP, audience=AUDIENCE, secret=SECRET, leeway_seconds=0)]
     engine = Engine(App(agents=[Agent("helper")], auth=auth), Settings(url=url))

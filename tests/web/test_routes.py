@@ -669,7 +669,7 @@ def test_a_broker_on_another_server_is_published_to_through_the_tasks(
     url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = ModuleType("tasks")
-    tasks.engine = lambda: engine  # type: ignore[attr-defined]  # what the worker's package offers
+    tasks.engine_for = lambda *_: engine  # type: ignore[attr-defined]  # what the worker's package offers
     monkeypatch.setitem(sys.modules, "tasks", tasks)
     settings = Settings(url=url, broker_url="amqp://127.0.0.1:1//", allow_anonymous="all")
     flask_app = web.create_app(App(agents=[Agent("helper")], settings=settings))

@@ -16,4 +16,4 @@ def engine_of(app: App) -> Engine:
     settings = from_environment(app.settings)
     if world.announces_itself(settings):
         return Engine(app, settings)
-    return cast(Engine, importlib.import_module("tasks").engine())
+    return cast(Engine, importlib.import_module("tasks").engine_for(app, settings))
