@@ -48,6 +48,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@for patch in tests/planted/*.patch; do git apply --check $$patch || { echo "$$patch does not apply any more: refresh it."; exit 1; }; done
 
 check: lint test
 

@@ -34,6 +34,8 @@ RESULT_DEPTH = codec.MAX_DEPTH - 8
 """How deep it may be nested: a record has some levels of its own, and must be readable after a crash."""
 Mailbox = SimpleQueue[object]
 Say = Callable[[str, str], None]
+Ours = Callable[[], bool]
+"""Whether the session is still owned here. Asked last, where a loop or a thread at last begins what it was handed."""
 
 
 class Stop(BaseException):
@@ -77,6 +79,14 @@ class Judged:
     broken: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Nothing was begun: by then the session may have been another's."""
+
+    run: object
+    call: CallId | None = None
+
+
 class Run(Protocol):
     """Something that is going on out there."""
 
@@ -85,10 +95,14 @@ class Run(Protocol):
     def cancel(self) -> None: ...
 
 
-def ask_model(model: Model, call: ModelCall, say: Say, mailbox: Mailbox, loops: Loops, run: object) -> Run:
-    """Call the model. Its deltas go to `say`, then exactly one `Answered` or `Broke` into the mailbox, unless it is cancelled."""
+def ask_model(model: Model, call: ModelCall, say: Say, mailbox: Mailbox, loops: Loops, run: object, ours: Ours) -> Run:
+    """Call the model. Its deltas go to `say`, then exactly one `Answered`, `Broke` or `Withheld` into the mailbox, unless it is
+    cancelled."""
 
     async def ask() -> None:
+        if not ours():
+            mailbox.put(Withheld(run))
+            return
         answer: Answer | None = None
         try:
             async for out in model.answer(call):
@@ -216,8 +230,9 @@ def run_tool(
     threads: Threads,
     run: object,
     now: float,
+    ours: Ours,
 ) -> ToolRun:
-    """Start a tool call. Its `Returned` comes into the mailbox, whatever happens in the tool."""
+    """Start a tool call. Its `Returned` comes into the mailbox, whatever happens in the tool, or `Withheld`."""
     going = ToolRun(call, now + tool.timeout if tool.timeout is not None else float("inf"), context)
     given = (context,) if tool.takes_context else ()
 
@@ -225,6 +240,9 @@ def run_tool(
 
         async def work() -> None:
             try:
+                if not ours():
+                    mailbox.put(Withheld(run, call.id))
+                    return
                 if inspect.isasyncgenfunction(tool.fn):
                     value = await _last_async(tool.fn(*given, **arguments), context)
                 else:
@@ -248,6 +266,9 @@ def run_tool(
             going.ended.set()
             return
         try:
+            if not ours():
+                mailbox.put(Withheld(run, call.id))
+                return
             value = tool.fn(*given, **arguments)
             if inspect.isgenerator(value):
                 value = _last(value, context)

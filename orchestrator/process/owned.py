@@ -12,7 +12,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 import orchestrator.ids as ids
-from orchestrator.clock import iso
+from orchestrator.clock import iso, steady
 from orchestrator.core import event as events
 from orchestrator.core.event import Event
 from orchestrator.core.names import CallId, Millis, SessionId, Token
@@ -140,6 +140,10 @@ class Owned:
                 self.lose(answer)
 
     # Who owns it ------------------------------------------------------------------------------------------------------
+
+    def is_ours(self) -> bool:
+        """Whether nobody else can own it by now, as far as this process's clock tells: it may have stood still meanwhile."""
+        return self.lost is None and steady() < self.lease_until
 
     def lose(self, how: Behind | Superseded | Gone) -> None:
         """Writes are refused from now on. The driver is told."""

@@ -35,6 +35,7 @@ Entries = Callable[[App, Sequence[Address], Sequence[str]], tuple[bytes, ...]]
 MOST_MISSED = 4096
 ERASED = "erased"
 """What is said of a session that is not there any more."""
+_DRAWN = ids.ulid(0)[-8:]
 
 
 def base36(number: int) -> str:
@@ -48,10 +49,8 @@ def base36(number: int) -> str:
 
 
 def worker_id() -> str:
-    """The 8 characters that say which worker this is; children of a worker share them."""
-    if "ORCHESTRATOR_WORKER" not in os.environ:
-        os.environ["ORCHESTRATOR_WORKER"] = ids.ulid(0)[-8:]
-    return os.environ["ORCHESTRATOR_WORKER"][:8].ljust(8, "0")
+    """The 8 characters that say which worker this is; what it forks shares them, another program that it starts does not."""
+    return os.environ.get("ORCHESTRATOR_WORKER", _DRAWN)[:8].ljust(8, "0")
 
 
 def owner_prefix(worker: str, pid: int) -> str:

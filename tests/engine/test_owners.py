@@ -102,6 +102,71 @@ def test_a_frozen_owner_starts_no_effect_after_a_takeover(
     world.check(session)
 
 
+@pytest.mark.parametrize("where", ["a loop", "a thread"])
+def test_what_was_handed_over_before_the_freeze_does_not_begin_after_a_takeover(
+    world: World, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may stand still between its look at the lease and the first line of a model's or a tool's own code."""
+    world.change(lease_seconds=0.5)
+    begun: list[str] = []
+
+    class Counted(Slow):
+        async def answer(self, call: ModelCall) -> AsyncIterator[ModelOutput]:
+            begun.append(f"model {call.step}")
+            async for out in ScriptedModel([asks("note"), answers("done")]).answer(call):
+                yield out
+
+    @tool
+    def note() -> str:
+        """Note it."""
+        begun.append("tool")
+        return "noted"
+
+    world.app(Counted(), tools=[note])
+    session = world.create()
+    frozen, other = world.engine(), world.engine()
+    monkeypatch.setattr(frozen.process.pulse, "beat", lambda: None)
+    hands = frozen.process.loops if where == "a loop" else frozen.process.threads
+    run = hands.run
+
+    def freeze(work: Any) -> Any:
+        monkeypatch.setattr(hands, "run", run)
+        wait_for(lambda: other.carry_on(session).how not in ("leased", "later"))
+        while other.carry_on(session).how not in ("parked", "idle"):
+            pass
+        return run(work)
+
+    monkeypatch.setattr(hands, "run", freeze)
+    assert frozen.carry_on(session).how == "superseded"
+    assert begun == ["model 0", "tool", "model 1"]
+    world.check(session)
+
+
+def test_a_lease_that_ran_out_with_nobody_to_take_it_is_renewed_and_the_call_is_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.change(lease_seconds=0.5)
+    shop(world)
+    session = world.create("A book, please.")
+    worker = world.engine()
+    run = worker.process.threads.run
+    late: list[object] = []
+
+    def stand_still(work: Any) -> Any:
+        if not late:
+            (owned,) = worker.process.owned()
+            owned.lease_until = 0.0
+            late.append(work)
+        return run(work)
+
+    monkeypatch.setattr(worker.process.threads, "run", stand_still)
+    while worker.carry_on(session).how not in ("parked", "idle"):
+        pass
+    assert late
+    assert world.history(session) == story()[:6]
+    world.check(session)
+
+
 def test_a_refused_owner_changes_nothing_but_rung_and_due(world: World) -> None:
     shop(world)
     session = world.create("A book, please.")

@@ -108,6 +108,7 @@ class World:
         patch.setattr(asking, "ask_model", watched_model)
         patch.setattr(calling, "run_tool", watched_tool)
         patch.setattr(pulse_module, "steady", steady)
+        patch.setattr(owned_module, "steady", steady)
         patch.setattr(owned_module, "SimpleQueue", Box)
         # Ids are drawn as well, so that the shards of a seed's sessions are always the same.
         patch.setattr(ids, "os", SimpleNamespace(urandom=random.Random(f"ids of {self.seed}").randbytes))
