@@ -1,6 +1,6 @@
 """Durable AI agents on Celery, Redis and Flask.
 
-What a user writes:      Agent App Limits tool ToolContext state Fatal Retry
+What a user writes:      Agent App Limits Uploads tool ToolContext state Fatal Retry
 What a person decides:   Approval always once never Deny ask_question
 Ways in and out:         Channel StandardWebhook Incoming
 Models without a key:    ScriptedModel asks answers fails
@@ -25,6 +25,7 @@ from orchestrator.errors import (
     SessionNotActive,
     SessionNotFound,
 )
+from orchestrator.parts import Uploads
 from orchestrator.state import state
 from orchestrator.tool import Fatal, Retry, SessionView, Tool, ToolContext, ask_question, tool
 
@@ -58,6 +59,7 @@ __all__ = [
     "StandardWebhook",
     "Tool",
     "ToolContext",
+    "Uploads",
     "always",
     "answers",
     "ask_question",

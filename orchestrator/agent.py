@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 from orchestrator.core.budget import Budget
 from orchestrator.core.delivery import TurnPolicy
 from orchestrator.errors import ConfigError
+from orchestrator.parts import ANY_FILES, Uploads
 from orchestrator.tool import NAME, SessionView, Tool
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class App:
     `turn_policy` says what a message does that comes while its sender's turn is open, where neither the message nor its
     channel says it: `steer` joins the turn, `queue` waits for its end.
     `auth` are the credentials that are accepted (`orchestrator.auth`), in the order in which they are asked; without it the
-    settings say it. `access(principal, session, action)` may let a user into a session they have no part in.
+    settings say it. `access(principal, session, action)` may let a user into a session they have no part in. `uploads` says which
+    files a message may bring.
     """
 
     agents: Sequence[Agent]
@@ -126,6 +128,7 @@ class App:
     auth: Sequence[Authenticator] = ()
     access: Access | None = None
     settings: Settings | None = None
+    uploads: Uploads = ANY_FILES
     by_name: dict[str, Agent] = field(init=False, default_factory=dict)
     channels_by_name: dict[str, Channel] = field(init=False, default_factory=dict)
 

@@ -41,16 +41,33 @@ def with_asides(message: Body, context: Context | None, output: Mapping[str, obj
 
 def message(at: Millis, body: Body, by: Principal | None, policy: str, name: DeliveryId | None) -> Delivery:
     """A message. Without a name it gets one."""
+    name = name or ids.new_delivery(at)
+    body, blobs = _without_bytes(body, name)
+    files = sum(part.file is not None for part in body.parts)
     size = sum(len(part.text.encode("utf-8", "replace")) for part in body.parts)
-    words = body.text.strip().casefold() if len(body.parts) == 1 and size <= MOST_WORDS else ""
+    words = body.text.strip().casefold() if len(body.parts) == 1 and not files and size <= MOST_WORDS else ""
     size += sum(len(text.encode()) for text in (*body.context, body.output))
-    return Delivery(name or ids.new_delivery(at), Envelope("message", by, policy, at=at, size=size, words=words), body)
+    return Delivery(name, Envelope("message", by, policy, at=at, size=size, words=words, files=files), body, blobs)
+
+
+def _without_bytes(body: Body, delivery: DeliveryId) -> tuple[Body, dict[str, bytes]]:
+    """A message as it is stored, and the bytes of its files by the names it has for them. The same message has the same names."""
+    blobs: dict[str, bytes] = {}
+    parts: list[Part] = []
+    for place, part in enumerate(body.parts):
+        if (file := part.file) is not None:
+            name = ids.digest(b"%b/%d/%b" % (delivery.encode(), place, file.url.encode() or file.data))
+            if not file.url:
+                blobs[name] = file.data
+            part = replace(part, file=replace(file, blob=name, data=b""))
+        parts.append(part)
+    return replace(body, parts=tuple(parts)), blobs
 
 
 def answers(at: Millis, responses: Sequence[Response], by: Principal | None, name: DeliveryId | None) -> Delivery:
     """Answers to requests; each text is a part of the body."""
     answered = tuple(Answered(one.request, one.option, bool(one.text)) for one in responses)
-    parts = tuple(Part("text", one.text, {"request": one.request}) for one in responses if one.text)
+    parts = tuple(Part("text", one.text, extra={"request": one.request}) for one in responses if one.text)
     return Delivery(name or ids.new_delivery(at), Envelope("answers", by, at=at, answers=answered), Body(parts))
 
 
@@ -63,6 +80,17 @@ def digest(*said: Body | Response) -> str:
     """What is compared when something comes again under the same key."""
     with storable():
         return ids.digest(b"".join(map(codec.pack, said)))
+
+
+def digest_of(delivery: Delivery) -> str:
+    """The same of a message: of what is stored, where the names of its files say which they are."""
+    return digest(delivery.body) if delivery.body else ""
+
+
+def of_channel(body: Body, channel: str) -> Body:
+    """A message whose files this channel may fetch itself."""
+    parts = (replace(part, file=replace(part.file, channel=channel)) if part.file else part for part in body.parts)
+    return replace(body, parts=tuple(parts))
 
 
 def participant(by: Principal | None) -> str:

@@ -27,7 +27,7 @@ from orchestrator.core.advance import (
 )
 from orchestrator.core.budget import UNLIMITED, Budget
 from orchestrator.core.context import counted as counted_context
-from orchestrator.core.delivery import NO_ASIDE, Aside, Body, Head
+from orchestrator.core.delivery import NO_ASIDE, Aside, Body, Head, Part
 from orchestrator.core.effect import Hold
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.event import NO_BODIES, Bodies, Event, Outcome
@@ -69,7 +69,7 @@ from orchestrator.journal import Mode, Writes
 from orchestrator.notes import Note, pack_note
 from orchestrator.noting import Noting
 from orchestrator.ports import Message, ModelLayer, Result
-from orchestrator.process.history import message_of, row
+from orchestrator.process.history import FILE_MARK, message_of, row
 
 MOST_FILLERS = 4096
 BYTES_PER_TOKEN = 4
@@ -77,6 +77,8 @@ BYTES_PER_TOKEN = 4
 ONLY_LOOKED_AT = (DeliveryWaits, DeliveryDropped, CancelAccepted, MessageSteers, ControlKept, TailLost)
 """Facts that say what a delivery means; nothing of what an attempt was made for has happened with them."""
 UNFIT = f"The model gave {RESULT_TRIES} answers, and none of them fits the output schema."
+NOTHING_SAID = (Part("text", ""),)
+"""In the place of a message that the store has lost."""
 CANCELLED = Outcome("cancelled", "The turn was cancelled before this call had a result. It may have partly run.")
 
 Joins = TypeVar("Joins", bound=TurnStarted | MessagesJoined | AnswersTaken)
@@ -152,6 +154,7 @@ class Draft:
     aside: Aside | None = None
     folded: list[str] = field(default_factory=list)
     consumed: list[DeliveryId] = field(default_factory=list)
+    blobs: list[str] = field(default_factory=list)
     noting: Noting = field(init=False)
     kinds: dict[DeliveryId, str] = field(default_factory=dict)
     used: int = 0
@@ -203,6 +206,7 @@ class Draft:
             new_gen=self.new_gen,
             requests=tuple((name, pack_note(note)) for name, note in self.noting.changed.items()),
             links=tuple(self.noting.links.items()),
+            blobs=tuple(self.blobs),
             hold="input" if isinstance(next_effect(snapshot, ground.scene.at), Hold) else "",
             out=ground.posts(self.lines),
             records=(
@@ -330,11 +334,12 @@ class Draft:
     def _take_in(self, fact: TurnStarted | MessagesJoined, step: int) -> Bodies:
         """What people said becomes a row. Returns it, for the stream."""
         loaded = self.ground.load(fact.deliveries)
-        texts = {name: tuple(part.text for part in body.parts) for name, body in loaded.items()}
+        said = {name: body.parts for name, body in loaded.items()}
         late = [name for name in fact.deliveries if name in self.noting.late]
-        texts |= {name: self.noting.late_words(name, texts.get(name, ())) for name in late}
-        bodies = Bodies(messages={name: texts.get(name, ("",)) for name in fact.deliveries})
-        messages = [Message(bodies.messages[name]) for name in fact.deliveries]
+        said |= {name: self.noting.late_words(name, said.get(name, ())) for name in late}
+        bodies = Bodies(messages={name: said.get(name, NOTHING_SAID) for name in fact.deliveries})
+        messages = [_as_message(bodies.messages[name]) for name in fact.deliveries]
+        self.blobs += [file.blob for message in messages for file in message.files.values()]
         if not self.rows_before and not self.rows and (pinned := self.ground.pinned()):
             messages.insert(0, Message((pinned,), pinned=True))
         self._row(self.ground.layer.message_row(messages), step_key(fact.turn, step))
@@ -348,7 +353,7 @@ class Draft:
         self.used += fact.words
         body = self.ground.load([fact.delivery]).get(fact.delivery)
         self.noting.take(fact, body)
-        return Bodies(messages={fact.delivery: tuple(part.text for part in body.parts) if body else ("",)})
+        return Bodies(messages={fact.delivery: body.parts if body else NOTHING_SAID})
 
     # What belongs to a turn and not to the history ----------------------------------------------------------------------
 
@@ -391,8 +396,11 @@ class Draft:
 
     def _fill(self, messages: Sequence[bytes], kept: Sequence[bytes]) -> None:
         # All of them under new ids, those that stay too: by the id of the last row two timelines are told apart.
+        layer = self.ground.layer
         for message in (*messages, *map(message_of, kept)):
             self._row(message, "compaction")
+            if FILE_MARK in message:
+                self.blobs += [file.blob for file in layer.files([layer.read(message)])]
 
     def _results(self, calls: Iterable[Call], step: str) -> None:
         results = []
@@ -404,6 +412,11 @@ class Draft:
             elif outcome is not CANCELLED:
                 self.folded.append(call.id)
         self._row(self.ground.layer.results_row(results), step)
+
+
+def _as_message(parts: Sequence[Part]) -> Message:
+    files = {place: part.file for place, part in enumerate(parts) if part.file is not None}
+    return Message(tuple(part.text for part in parts), files=files)
 
 
 def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: Loose | None) -> Draft:

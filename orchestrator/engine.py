@@ -40,6 +40,7 @@ from orchestrator.notes import Note, unpack_note
 from orchestrator.ports import Wake
 
 if TYPE_CHECKING:
+    from orchestrator.channels import Channel
     from orchestrator.process.shared import Process
     from orchestrator.turn import Carried
 
@@ -211,7 +212,7 @@ class Engine:
         message = deliveries.with_asides(message, context, output)
         name = ids.keyed_delivery(session, principal, key) if key else delivery
         given = self._message(self.clock.now(), message, principal, policy, name)
-        return self._admit(session, given, digest=deliveries.digest(message) if key else "")
+        return self._admit(session, given, digest=deliveries.digest_of(given) if key else "")
 
     def cancel(
         self,
@@ -332,8 +333,8 @@ class Engine:
         chosen = self.agent(agent or (spec.agent if spec else None) or None)
         name = ids.keyed_delivery(f"{channel}/{address}", principal, key) if key else delivery
         policy, message = policy or (spec.turn_policy if spec else ""), deliveries.with_asides(message, context, output)
-        given = self._message(self.clock.now(), message, principal, policy, name)
-        keys = [AdmissionKey(given.id, digest or deliveries.digest(message))] if key else []
+        given = self._message(self.clock.now(), message, principal, policy, name, spec)
+        keys = [AdmissionKey(given.id, digest or deliveries.digest_of(given))] if key else []
         if identity:
             keys.append(AdmissionKey(f"message/{identity}"))
         return self._arrive(channel, address, given, chosen, keys)
@@ -371,8 +372,17 @@ class Engine:
     # Into the journal -------------------------------------------------------------------------------------------------
 
     def _message(
-        self, at: Millis, body: Body, principal: Principal | None, policy: str, name: DeliveryId | None
+        self,
+        at: Millis,
+        body: Body,
+        principal: Principal | None,
+        policy: str,
+        name: DeliveryId | None,
+        channel: Channel | None = None,
     ) -> Delivery:
+        (channel.uploads if channel and channel.uploads else self.app.uploads).check(body)
+        if channel:
+            body = deliveries.of_channel(body, channel.name)
         return deliveries.message(at, body, principal, policy or self.app.turn_policy, name)
 
     def _admit(self, session: SessionId, delivery: Delivery, digest: str = "") -> Admitted:

@@ -13,7 +13,9 @@ OrchestratorError
 ├── InboxFull              429
 ├── BadRequest             400
 │   ├── NotSupportedYet    400
-│   └── BodyTooLarge       413
+│   ├── BodyTooLarge       413
+│   ├── FileTooLarge       413
+│   └── FileRefused        415
 ├── Unauthorized           401
 ├── Forbidden              403
 ├── IssuerAway             503
@@ -122,6 +124,18 @@ class BodyTooLarge(BadRequest):
     """The body has more than {limit_bytes} bytes. Send less text, or raise the limit of the server."""
 
     code, status = "body_too_large", 413
+
+
+class FileTooLarge(BadRequest):
+    """A file has more than {limit_bytes} bytes. Send a smaller one, or raise limit_bytes of the App's uploads."""
+
+    code, status = "file_too_large", 413
+
+
+class FileRefused(BadRequest):
+    """Files of {types} are not taken here; these are: {taken}."""
+
+    code, status = "file_type_refused", 415
 
 
 class Unauthorized(OrchestratorError):

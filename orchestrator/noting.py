@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from orchestrator.core.delivery import Answered, Body, Head
+from orchestrator.core.delivery import Answered, Body, Head, Part
 from orchestrator.core.event import Outcome
 from orchestrator.core.fact import AnswersTaken, CandidateJudged, InputResolved, RequestsWithdrawn
 from orchestrator.core.names import DeliveryId, RequestId
@@ -125,16 +125,16 @@ class Noting:
                 self.late[head.id] = late
                 taken.update(one.request for one in late)
 
-    def late_words(self, name: DeliveryId, texts: Sequence[str]) -> tuple[str, ...]:
+    def late_words(self, name: DeliveryId, texts: Sequence[Part]) -> tuple[Part, ...]:
         """A late answer as a message: its texts, and the labels of its options."""
-        said = list(texts)
+        said = [part.text for part in texts]
         for answer in self.late[name]:
             note = self._note(answer.request)
             self._change(answer.request, late=name)
             labels = {option["id"]: option["label"] for option in note.get("options", ())}
             if answer.option:
                 said.append(str(labels.get(answer.option, answer.option)))
-        return tuple(said) or ("",)
+        return tuple(Part("text", text) for text in said or ("",))
 
 
 def _answers(note: Note) -> list[dict[str, Any]]:

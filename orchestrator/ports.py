@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from orchestrator.core.delivery import File
 from orchestrator.core.event import Outcome
 from orchestrator.core.names import SessionId, TurnId
 from orchestrator.core.snapshot import Usage
@@ -122,7 +123,8 @@ class ModelCall:
     """One request. `history` are the messages of the model layer, oldest first; it must not be changed.
 
     `purpose` says what the text is for: an answer to the person, or the summary that takes the place of an old history.
-    `context` is told beside the history, this time.
+    `context` is told beside the history, this time. `files` are the bytes of files that the history speaks of, by blob; a text says why
+    they are not there.
     """
 
     session: SessionId
@@ -134,6 +136,7 @@ class ModelCall:
     tools: ToolBox
     purpose: Literal["answer", "summary"] = "answer"
     context: tuple[str, ...] = ()
+    files: Mapping[str, bytes | str] = field(default_factory=dict)
 
 
 class Model(Protocol):
@@ -165,10 +168,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a person said: texts in order. `pinned` marks the instructions written once at the head of a history."""
+    """What a person said: texts in order. `pinned` marks the instructions written once at the head of a history. `files`: what stands in
+    the place of a text."""
 
     texts: tuple[str, ...]
     pinned: bool = False
+    files: Mapping[int, File] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -221,6 +226,14 @@ class ModelLayer(Protocol):
 
     def calls(self, message: Any) -> tuple[AskedTool, ...]:
         """The tool calls of an answer read from its row, in order."""
+        ...
+
+    def files(self, history: Sequence[Any]) -> list[File]:
+        """The files that a history speaks of, oldest first."""
+        ...
+
+    async def download(self, url: str, media_type: str, limit_bytes: int) -> bytes:
+        """What is behind a URL, which may be anybody's: private addresses are refused. Raises `ValueError` with why it is not to be had."""
         ...
 
     def context_tokens(self, model_name: str) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, overload
@@ -42,12 +42,28 @@ class SessionView:
     parent: SessionId | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class UserFile:
+    """A file that a person has sent. `size` in bytes, 0 for one behind a `url`."""
+
+    name: str
+    media_type: str
+    size: int
+    url: str
+    _read: Callable[[], bytes] = field(repr=False)
+
+    def read(self) -> bytes:
+        """Its bytes. Raises `FileNotFoundError` with why there are none."""
+        return self._read()
+
+
 @dataclass(slots=True)
 class ToolContext:
     """What a tool is told about its call.
 
     `idempotency_key` is the same for every attempt of this call and for no other: hand it to whatever must not happen twice.
     `attempt` counts from 1. `cancelled` is set when the turn was told to stop: a long tool looks at it and returns early.
+    `files` are those that people have sent and the conversation still speaks of, oldest first.
     """
 
     session: SessionView
@@ -56,6 +72,7 @@ class ToolContext:
     attempt: int = 1
     cancelled: threading.Event = field(default_factory=threading.Event)
     state: StateView = field(default_factory=StateView)
+    files: Sequence[UserFile] = ()
     _progress: Callable[[object], None] = field(default=lambda _: None, repr=False)
 
     def progress(self, value: object) -> None:

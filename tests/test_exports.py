@@ -32,6 +32,7 @@ PUBLIC: set[str] = {
     "StandardWebhook",
     "Tool",
     "ToolContext",
+    "Uploads",
     "always",
     "answers",
     "ask_question",

@@ -32,6 +32,7 @@ LEAVES = {
     "orchestrator.loader",
     "orchestrator.notes",
     "orchestrator.noting",
+    "orchestrator.parts",
     "orchestrator.ports",
     "orchestrator.records",
     "orchestrator.state",

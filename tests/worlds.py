@@ -13,6 +13,7 @@ one of the calls. `world.effects` is what models and tools really did, written d
 import functools
 import inspect
 import json
+import math
 import re
 import threading
 import time
@@ -28,7 +29,7 @@ from orchestrator.agent import Agent, App
 from orchestrator.config import Settings
 from orchestrator.core import codec
 from orchestrator.core.advance import advance
-from orchestrator.core.delivery import Body, Control, Delivery, Part
+from orchestrator.core.delivery import Control, Delivery
 from orchestrator.core.fact import (
     AnswersTaken,
     CancelAccepted,
@@ -63,7 +64,9 @@ from orchestrator.journal.tails import news_channels
 from orchestrator.models import Layer
 from orchestrator.models.scripted import Reply, ScriptedModel
 from orchestrator.models.scripted import Script as Replies
+from orchestrator.parts import Message, body_of
 from orchestrator.ports import Model, ModelCall, ModelOutput
+from orchestrator.process.history import message_of
 from orchestrator.process.shared import Process, owner_prefix
 from orchestrator.tool import Tool, ToolContext
 from orchestrator.wake import AtomicWake
@@ -548,29 +551,29 @@ class World:
 
     # What people do ---------------------------------------------------------------------------------------------------
 
-    def create(self, text: str | None = "hello", *, who: Principal | None = None, **beside: Any) -> SessionId:
+    def create(self, text: Message | None = "hello", *, who: Principal | None = None, **beside: Any) -> SessionId:
         """A new session, perhaps with `context` and `output`. A caller that hears nothing repeats the same call."""
         session = ids.new_session(self.journal.time())
         delivery = ids.new_delivery(self.journal.time())
         self.sessions.append(session)
-        body = None if text is None else Body((Part("text", text),))
+        body = None if text is None else body_of(text)
         self._insist(lambda: self.worker.create(body, session=session, delivery=delivery, principal=who, **beside))
         return session
 
     def say(
-        self, session: SessionId, text: str, *, policy: str = "", who: Principal | None = None, **beside: Any
+        self, session: SessionId, text: Message, *, policy: str = "", who: Principal | None = None, **beside: Any
     ) -> DeliveryId:
         """A message, perhaps with `context` and `output`. A caller that hears nothing repeats the same call."""
         delivery = ids.new_delivery(self.journal.time())
-        body = Body((Part("text", text),))
+        body = body_of(text)
         given = {"delivery": delivery, "policy": policy, "principal": who, **beside}
         self._insist(lambda: self.worker.deliver(session, body, **given))
         return delivery
 
-    def arrive(self, address: str, text: str, *, key: str = "", who: Principal | None = None) -> Arrived:
+    def arrive(self, address: str, text: Message, *, key: str = "", who: Principal | None = None) -> Arrived:
         """A message to an address of the channel "desk". A caller that hears nothing repeats the same call."""
         delivery = ids.new_delivery(self.journal.time())
-        body = Body((Part("text", text),))
+        body = body_of(text)
         arrived = self._insist(
             lambda: self.worker.arrive("desk", address, body, delivery=delivery, key=key, principal=who)
         )
@@ -711,6 +714,7 @@ class World:
         self._check_deliveries(session, fields, snapshot)
         self._check_effects(session)
         self._check_history(session, snapshot)
+        self._check_files(session, fields)
         self._check_stream(session, snapshot)
         self._check_rest(session, fields, snapshot)
 
@@ -737,6 +741,21 @@ class World:
         assert all(len(found) == 1 for found in tokens.values()), "an epoch has one owner"
         assert len({token for _, token in granted}) == len(tokens), "a token owns once"
         assert client.object("ENCODING", keys.own) == b"listpack", "no value of the hash is long"
+
+    def _check_files(self, session: SessionId, fields: Mapping[str, str]) -> None:
+        keys, client, gen = self.journal.keys(session), self.client, int(fields["gen"])
+        found = cast("list[tuple[bytes, float]]", client.zrange(keys.blobs, 0, -1, withscores=True))
+        listed = {name.decode(): at for name, at in found}
+        there = {
+            key.decode().rpartition(":")[2]: key for key in client.scan_iter(match=f"{keys.blob('*')}", count=1000)
+        }
+        kept = {name for name, key in there.items() if client.ttl(key) == -1}
+        assert kept <= set(listed), "bytes that nothing speaks of stay for ever"
+        history = [self.layer.read(message_of(row)) for row in self.reads.rows(session, gen, 0)]
+        for file in self.layer.files(history):
+            assert file.blob in listed, "the history speaks of a file that nothing keeps"
+            assert file.blob in kept or (file.url and file.blob not in there), "the history speaks of a file that goes"
+        assert all(at in (gen, math.inf) for at in listed.values()), "files of a history that is gone"
 
     def _check_deliveries(self, session: SessionId, fields: Mapping[str, str], snapshot: Snapshot) -> None:
         keys, client = self.journal.keys(session), self.client

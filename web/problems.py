@@ -80,6 +80,8 @@ def answer(error: Exception, more: Mapping[str, object] = NOTHING) -> Response:
     if error.status == JournalAway.status and told.text:
         log.warning("%s %s: %s", request.method, cut(request.path), error)
     body: dict[str, object] = {"ok": False, "error": told.text or str(error), "code": error.code, **more}
+    if violations := error.facts.get("violations"):
+        body["violations"] = violations
     if isinstance(error, SessionNotFound) and (request.endpoint or "").rpartition(".")[2].startswith(STRICT):
         del body["code"]
     answer = reply(body, error.status, told.headers)

@@ -13,10 +13,11 @@ from flask import Request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from orchestrator.asides import Context
-from orchestrator.core.delivery import Body, Part, Response
+from orchestrator.core.delivery import Body, Response
 from orchestrator.core.names import RequestId, SessionId
 from orchestrator.errors import BadRequest, NotSupportedYet, SessionNotFound
 from orchestrator.ids import is_session
+from orchestrator.parts import body_of
 from web.problems import CursorOfOtherSession
 
 Json = Mapping[str, Any]
@@ -108,7 +109,7 @@ def create(request: Request, *, ours: bool) -> Create:
             raise BadRequest(problem=f"{name} is for a session that is there already; a create has none.")
     _need_a_message(body)
     _refuse_not_yet(body)
-    message = _message(body["message"]) if "message" in body else None
+    message = body_of(body["message"]) if "message" in body else None
     agent = _text(body, "agent") if ours else ""
     operation = _key(body, "operationId")
     return Create(message, _policy(body), agent, operation, _may_ask(body), _context(body), _output(body))
@@ -129,7 +130,7 @@ def send(request: Request) -> Send | Answer:
     if "message" not in body:
         raise BadRequest(problem="message is missing (or inputResponses).")
     _refuse_not_yet(body)
-    return Send(_message(body["message"]), _policy(body), key, _context(body), _output(body))
+    return Send(body_of(body["message"]), _policy(body), key, _context(body), _output(body))
 
 
 def link(request: Request) -> Linked:
@@ -251,30 +252,6 @@ def _output(body: Json) -> Json | None:
     if not isinstance(given, dict):
         raise BadRequest(problem="outputSchema must be an object: a JSON Schema.")
     return given if "outputSchema" in body else None
-
-
-def _message(given: object) -> Body:
-    match given:
-        case str():
-            return Body((Part("text", _said("message", given)),))
-        case [*parts] if parts:
-            return Body(tuple(_part(f"message[{place}]", part) for place, part in enumerate(parts)))
-        case _:
-            raise BadRequest(problem="message must be a text, or a list of parts with at least one in it.")
-
-
-def _part(where: str, given: object) -> Part:
-    match given:
-        case {"type": "text", "text": str(text)}:
-            return Part("text", _said(f"{where}.text", text))
-        case {"type": "text"}:
-            raise BadRequest(problem=f"{where}.text must be a text.")
-        case {"type": "file"}:
-            raise NotSupportedYet(field=f"{where} (a part of type file)")
-        case {"type": str(kind)}:
-            raise BadRequest(problem=f"{where}.type is {kind[:40]!r}; there are text and file.")
-        case _:
-            raise BadRequest(problem=f"{where} must be an object with a type.")
 
 
 def _said(where: str, text: str) -> str:

@@ -12,21 +12,20 @@ Nothing here knows HTTP servers or Redis: a request is a value, and so is what i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from orchestrator.core.delivery import Body, Control, Part
+from orchestrator.core.delivery import Control
 from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import BadRequest, ConfigError, Unauthorized
+from orchestrator.parts import Message, Uploads
 from orchestrator.tool import NAME
 
 Policy = Literal["", "steer", "queue"]
 Order = Literal["cancel"] | Control
 Kind = Literal["message"] | Order
-Message = str | Sequence[Mapping[str, Any]] | Body
-"""A text, or a list of parts as the HTTP API has them, or what came of one."""
 ORDERS: tuple[Order, ...] = ("cancel", "clear", "compact", "reset")
 KINDS: tuple[Kind, ...] = ("message", *ORDERS)
 MAX_ADDRESS_BYTES = 1024
@@ -110,33 +109,6 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def body_of(message: Message) -> Body:
-    """A message as it is stored. Raises `BadRequest`."""
-    match message:
-        case Body():
-            return message
-        case str():
-            return Body((_text("message", message),))
-        case [*parts] if parts:
-            return Body(tuple(_part(f"message[{place}]", part) for place, part in enumerate(parts)))
-        case _:
-            raise BadRequest(problem="message must be a text, or a list of parts with at least one in it.")
-
-
-def _part(where: str, given: object) -> Part:
-    match given:
-        case {"type": "text", "text": str(text)}:
-            return _text(f"{where}.text", text)
-        case _:
-            raise BadRequest(problem=f'{where} must be {{"type": "text", "text": "…"}}.')
-
-
-def _text(where: str, text: str) -> Part:
-    if not text:
-        raise BadRequest(problem=f"{where} is empty.")
-    return Part("text", text)
-
-
 def address_of(given: object) -> str:
     """An address that can be one. Raises `BadRequest`."""
     if not isinstance(given, str) or not given:
@@ -214,21 +186,25 @@ class Channel:
     """A way in and out: a name, and hooks to override. Without any, messages come in over the API and `app.channel(name)`.
 
     `agent` serves the conversations that begin here (the App's first if empty). `turn_policy` is for messages that do not say
-    theirs (the App's if empty).
+    theirs (the App's if empty). `uploads` says which files a message may bring (what the App says without it).
     """
 
     name: str = ""
     agent: str = ""
     turn_policy: Policy = ""
+    uploads: Uploads | None = None
     timeout_seconds: float = 15.0
     """How long a handler may take. One that takes longer has failed; a sync one is left to itself."""
     tries: int = 10
     """How often a handler that raises is tried before its event is given up."""
 
-    def __init__(self, name: str = "", *, agent: str = "", turn_policy: Policy = "") -> None:
+    def __init__(
+        self, name: str = "", *, agent: str = "", turn_policy: Policy = "", uploads: Uploads | None = None
+    ) -> None:
         self.name = name or type(self).name
         self.agent = agent or type(self).agent
         self.turn_policy = turn_policy or type(self).turn_policy
+        self.uploads = uploads or type(self).uploads
         check_name(self.name)
         if self.turn_policy not in ("", "steer", "queue"):
             raise ConfigError(
@@ -276,6 +252,17 @@ class Channel:
         """The identity of the message itself, or nothing: two requests with different ids and one identity are one message."""
         del incoming
         return ""
+
+    def fetch_file(self, url: str) -> bytes | Awaitable[bytes | None] | None:
+        """The bytes behind a URL that came with a message of this channel, for URLs that need its credentials. Sync or async; called in a
+        worker, once. None: it is fetched like any other. What it raises is told to the model in the file's place."""
+        del url
+        return None
+
+    @property
+    def fetches(self) -> bool:
+        """Whether it fetches files itself."""
+        return type(self).fetch_file is not Channel.fetch_file
 
     @property
     def takes_webhooks(self) -> bool:

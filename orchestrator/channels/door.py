@@ -12,12 +12,13 @@ import hashlib
 from dataclasses import dataclass
 
 import orchestrator.ids as ids
-from orchestrator.channels.channel import KINDS, Channel, Incoming, Reply, Request, address_of, body_of
+from orchestrator.channels.channel import KINDS, Channel, Incoming, Reply, Request, address_of
 from orchestrator.channels.desk import Desk
 from orchestrator.core.delivery import Body
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import BadRequest, SessionNotActive
+from orchestrator.parts import body_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from orchestrator.asides import Context
-from orchestrator.channels.channel import Message, Order, Policy, address_of, body_of, check_name
+from orchestrator.channels.channel import Order, Policy, address_of, check_name
 from orchestrator.channels.desk import Desk
 from orchestrator.core.delivery import Response
 from orchestrator.core.names import DeliveryId, RequestId, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import SessionNotActive
+from orchestrator.parts import Message, body_of
 
 if TYPE_CHECKING:
     from orchestrator.agent import App

@@ -10,6 +10,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from orchestrator.channels.channel import Channel, NotVerified, Policy, Request
 from orchestrator.errors import ConfigError
+from orchestrator.parts import Uploads
 
 ID = "webhook-id"
 MAX_ID_BYTES = 512
@@ -22,8 +23,16 @@ class StandardWebhook(Channel):
     one message, however often it comes, for 24 hours.
     """
 
-    def __init__(self, name: str = "", *, secrets: Sequence[str], agent: str = "", turn_policy: Policy = "") -> None:
-        super().__init__(name, agent=agent, turn_policy=turn_policy)
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        secrets: Sequence[str],
+        agent: str = "",
+        turn_policy: Policy = "",
+        uploads: Uploads | None = None,
+    ) -> None:
+        super().__init__(name, agent=agent, turn_policy=turn_policy, uploads=uploads)
         given = [secrets] if isinstance(secrets, str) else list(secrets)
         if not given:
             raise ConfigError(problem=f"The channel {self.name!r} has no secret.", remedy="Give it secrets=[...].")

@@ -35,7 +35,8 @@ class Response:
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """What is stored as a delivery's head. `guard`: the turn a cancel is meant for, the index a reader had seen, or why a reset was
-    asked for. `size`: the bytes of its body. `words`: a message of few words, as options are compared with. `answers`: to requests."""
+    asked for. `size`: the bytes of its body, without its `files`, which are counted. `words`: a message of few words, as options are
+    compared with. `answers`: to requests."""
 
     kind: str
     principal: Principal | None = None
@@ -46,6 +47,7 @@ class Envelope:
     size: int = 0
     words: str = ""
     answers: tuple[Answered, ...] = ()
+    files: int = 0
     v: int = 1
     extra: Mapping[str, object] = field(default_factory=dict)
 
@@ -61,11 +63,35 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a message."""
+class File:
+    """A file of a message. Its bytes are in the journal under `blob`; those behind a `url` from when they were first needed.
 
-    type: Literal["text"]
+    `size` in bytes, 0 while nobody knows. `channel` is what may fetch the URL itself. `data` are the bytes on their way in: they are not
+    stored with the message.
+    """
+
+    media_type: str
+    name: str = ""
+    size: int = 0
+    url: str = ""
+    blob: str = ""
+    channel: str = ""
+    data: bytes = b""
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """What stands for it in a text."""
+        return f"[file: {self.name} ({self.media_type})]" if self.name else f"[file: {self.media_type}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a message. The text of a file is what stands for it."""
+
+    type: Literal["text", "file"]
     text: str
+    file: File | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -108,8 +134,9 @@ NO_ASIDE = Aside()
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Something to be admitted."""
+    """Something to be admitted. `blobs` are the bytes of its files, by the names under which its body speaks of them."""
 
     id: DeliveryId
     envelope: Envelope
     body: Body | None = None
+    blobs: Mapping[str, bytes] = field(default_factory=dict)

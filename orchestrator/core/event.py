@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from orchestrator.core import holds
+from orchestrator.core.delivery import Part
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.fact import (
     AnswersTaken,
@@ -120,7 +121,7 @@ def unpack_result(record: bytes) -> object:
 class Bodies:
     """The texts and results that the facts of one commit speak of. `requests` are as people see them, `texts` what they answered."""
 
-    messages: Mapping[DeliveryId, tuple[str, ...]] = field(default_factory=dict)
+    messages: Mapping[DeliveryId, tuple[Part, ...]] = field(default_factory=dict)
     requests: tuple[Json, ...] = ()
     texts: Mapping[RequestId, str] = field(default_factory=dict)
     text: str = ""
@@ -397,11 +398,19 @@ def _candidate(fact: CandidateJudged, before: Snapshot, after: Snapshot) -> Iter
 
 def _received(place: Json, deliveries: Sequence[DeliveryId], bodies: Bodies) -> Iterator[Event]:
     for delivery in deliveries:
-        texts = bodies.messages[delivery]
-        data: dict[str, object] = {**place, "message": "\n".join(texts)}
-        if len(texts) > 1:
-            data["parts"] = [{"type": "text", "text": text} for text in texts]
+        parts = bodies.messages[delivery]
+        data: dict[str, object] = {**place, "message": "\n".join(part.text for part in parts)}
+        if len(parts) > 1 or any(part.file for part in parts):
+            data["parts"] = list(map(_part, parts))
         yield Event("message.received", data)
+
+
+def _part(part: Part) -> dict[str, object]:
+    """A part as readers see it, which is without bytes."""
+    if (file := part.file) is None:
+        return {"type": "text", "text": part.text}
+    told = {"filename": file.name, "size": file.size, "url": file.url}
+    return {"type": "file", "mediaType": file.media_type, **{name: value for name, value in told.items() if value}}
 
 
 def _waiting(session: SessionId, after: Snapshot) -> Event:

@@ -112,9 +112,10 @@ def _takes(request: Request, turn: Turn, head: Head) -> bool:
 
 
 def judge_words(turn: Turn, head: Head, at: Millis) -> AnswersTaken | None:
-    """A message answers the first open request if it says one of its options, or anything where anything may be said."""
+    """A message answers the first open request if it says one of its options, or anything where anything may be said. One
+    with files is more than an answer."""
     first, envelope = next(iter(open_requests(turn)), None), head.envelope
-    if first is None or not _takes(first, turn, head) or turn.is_stopping:
+    if envelope.files or first is None or not _takes(first, turn, head) or turn.is_stopping:
         return None
     if head.at_seq < first.seq or not admits(first, turn, envelope.principal):
         return None

@@ -119,7 +119,7 @@ class Addresses(Admission):
         expect: str,
     ) -> list[Any]:
         envelope = delivery.envelope
-        return self._run(
+        return self._run_with_blobs(
             "arrive",
             self.keys(candidate),
             {
@@ -147,8 +147,8 @@ class Addresses(Admission):
                 "base": at.base,
                 **self._resume_wake,
             },
+            delivery.blobs,
             [part for pair in pairs for part in pair],
-            level=self.durability,
         )
 
     def reserve(self, channel: str, key: str, digest: str = "") -> Literal["new", "again"]:

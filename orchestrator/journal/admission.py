@@ -12,13 +12,13 @@ from orchestrator.envelope import RESUME
 from orchestrator.errors import DeliveryKeyReused, InboxFull, SessionNotActive
 from orchestrator.ids import erased_key, shard_of
 from orchestrator.journal.answers import Admitted, Operation
-from orchestrator.journal.calling import Calling
+from orchestrator.journal.blobs import Blobs
 from orchestrator.journal.listed import OPERATION, listed
 
 OUTCOMES = ("taken", "cancelling", "other_turn", "nothing_runs")
 
 
-class Admission(Calling):
+class Admission(Blobs):
     """Create and deliver."""
 
     def create(
@@ -45,7 +45,7 @@ class Admission(Calling):
         keys = self.keys(session)
         if operation is not None and operation.shard != shard_of(session):
             raise ValueError(f"{session} is not in shard {operation.shard}, where its operation is")
-        answer = self._run(
+        answer = self._run_with_blobs(
             "create",
             keys,
             {
@@ -68,7 +68,7 @@ class Admission(Calling):
                 "base": keys.base,
                 **self._resume_wake,
             },
-            level=self.durability,
+            first.blobs if first else {},
         )
         if answer[0] == b"gone":
             raise SessionNotActive(session=session)
@@ -83,7 +83,7 @@ class Admission(Calling):
         `DeliveryKeyReused`. `who` takes part from now on.
         """
         envelope = delivery.envelope
-        answer = self._run(
+        answer = self._run_with_blobs(
             "deliver",
             self.keys(session),
             {
@@ -97,9 +97,10 @@ class Admission(Calling):
                 "reads": READS,
                 "limit": self.waiting_limit,
                 "grace_ms": self.grace_ms,
+                "base": self.keys(session).base,
                 **self._resume_wake,
             },
-            level=self.durability,
+            delivery.blobs,
         )
         match answer[0]:
             case b"gone" | b"ended":

@@ -194,7 +194,7 @@ class Writes:
 
     `new_gen`: the rows are the first of this generation of the history, and the one before is let go. `out` are entries for the outbox;
     none begins with a zero byte. `requests` are notes by request id, `links` the requests that can be answered by a link, by its token;
-    `hold` is what an open turn is parked on: input, or nothing.
+    `hold` is what an open turn is parked on: input, or nothing. `blobs` are the files that the rows speak of.
     """
 
     id: str
@@ -225,3 +225,4 @@ class Writes:
     requests: tuple[tuple[str, bytes], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
     hold: str = ""
+    blobs: tuple[str, ...] = ()

@@ -1,5 +1,6 @@
 """What the engine says to Redis: one method per verb, each safe to repeat with the same arguments.
 
+blobs.py       the bytes of files: keep_blob
 admission.py   create, deliver
 addresses.py   arrive, reserve, resolve, take_address, drop_address
 ownership.py   own, commit, append, renew, release, disown

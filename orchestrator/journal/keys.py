@@ -8,6 +8,8 @@ orc:{s}:inbox:<id>     zset    delivery id -> admission number; stays until the 
 orc:{s}:box:<id>       hash    delivery id -> at_seq and head; 'b:' + delivery id -> body
 orc:{s}:seen:<id>      zset    delivery id -> four times the ms it came in, plus its first answer; trimmed to 24 h. `<delivery>:<digest>`
                                beside it says what came under a caller's own key
+orc:{s}:blob:<id>:<b>  string  the bytes of a file, written before the delivery that brings it and kept by it; as it was fetched, for a URL
+orc:{s}:blobs:<id>     zset    blob -> the generation of the history that speaks of it; inf while its delivery waits
 orc:{s}:who:<id>       set     who takes part: hashes of principals
 orc:{s}:fact:<id>      list    facts of the last 16 turns; place = seq - fact_base
 orc:{s}:evt:<id>       list    public events, each the line a reader gets; place = index, dense for ever
@@ -32,7 +34,7 @@ orc:dep                hash    deployment label -> rank, reads, digest
 orc:workers            hash    label|worker -> last beat, reads, digest
 
 A session that an address starts lives in the address's shard. Its further addresses may live elsewhere. No key has a time to live, so an
-eviction policy that looks for one finds nothing.
+eviction policy that looks for one finds nothing, but a blob that no delivery has kept yet: it goes after an hour.
 Channels: orc:{s}:tail says "<id> <events>" after every write to a stream, orc:{s}:news "<id> <n> <kind>" to a session's owner.
 """
 
@@ -60,6 +62,7 @@ class Keys:
     state: str
     who: str
     req: str
+    blobs: str
     out: str
     adrs: str
     due: str
@@ -74,6 +77,10 @@ class Keys:
     def hist(self, gen: int) -> str:
         """The history of a generation."""
         return f"{self.base}hist:{self.session}:{gen}"
+
+    def blob(self, name: str) -> str:
+        """The bytes of a file."""
+        return f"{self.base}blob:{self.session}:{name}"
 
     def address(self, key: str) -> str:
         """An address that lives in the session's shard."""
@@ -101,6 +108,7 @@ def keys(prefix: str, session: str) -> Keys:
         state=of("state"),
         who=of("who"),
         req=of("req"),
+        blobs=of("blobs"),
         out=of("out"),
         adrs=of("adrs"),
         due=base + "due",

@@ -104,6 +104,7 @@ class Ownership(Calling):
             rest += (name, value)
         for token_of_link, name in writes.links:
             rest += (link_key(token_of_link), name)
+        rest += writes.blobs
         answer = self._run(
             "commit",
             at,
@@ -143,6 +144,7 @@ class Ownership(Calling):
                 "n_out": len(writes.out),
                 "n_requests": 2 * len(writes.requests),
                 "n_links": 2 * len(writes.links),
+                "n_blobs": len(writes.blobs),
                 "hold": writes.hold,
                 "new_gen": "" if writes.new_gen is None else writes.new_gen,
                 "retention_ms": self.retention_ms,

@@ -63,6 +63,6 @@ def script(name: str) -> Script:
 
 VERBS = (
     *("create", "deliver", "arrive", "reserve", "list_address", "take_address", "drop_address"),
-    *("own", "commit", "append", "renew", "release", "disown", "take_out", "settle_out", "claim"),
+    *("own", "commit", "append", "renew", "release", "disown", "keep_blob", "take_out", "settle_out", "claim"),
     *("due", "prune", "forget", "erase", "heartbeat"),
 )

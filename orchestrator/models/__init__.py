@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.ports import AskedTool, Compaction, Message, Model, Result, ToolBox
 
 if TYPE_CHECKING:
+    from orchestrator.core.delivery import File
     from orchestrator.models.history import Repairs
     from orchestrator.models.provider import ProviderModel
     from orchestrator.models.toolbox import Tools
@@ -102,6 +103,18 @@ class Layer:
         from orchestrator.models import rows
 
         return rows.calls(message)
+
+    def files(self, history: Sequence[Any]) -> list[File]:
+        """The files that a history speaks of, oldest first."""
+        from orchestrator.models import files
+
+        return files.in_history(history)
+
+    async def download(self, url: str, media_type: str, limit_bytes: int) -> bytes:
+        """What is behind a URL. See `ports.ModelLayer`."""
+        from orchestrator.models import files
+
+        return await files.download(url, media_type, limit_bytes)
 
     def context_tokens(self, model_name: str) -> int | None:
         """How many tokens a model takes in at once, as the library's own tables know it; None where they do not."""

@@ -73,7 +73,7 @@ class Repairs:
         self, session: str, history: Sequence[ModelMessage], instructions: str = "", context: Sequence[str] = ()
     ) -> list[ModelMessage]:
         """The messages to send: `history` repaired, with `instructions` on the last request and `context` in it, before what the
-        person says there and behind the results. `history` is not changed."""
+        person says there and behind the results. The files are to be put in yet. `history` is not changed."""
         with self._lock:
             known = self._known.get(session)
         begin = 0

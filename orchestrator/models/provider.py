@@ -6,6 +6,7 @@ Retries are not made here: SDK clients are told not to, the step's own retries a
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable
@@ -17,6 +18,7 @@ from typing import TypeVar
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import (
+    ModelMessage,
     ModelResponse,
     ModelResponsePart,
     ModelResponseStreamEvent,
@@ -35,14 +37,21 @@ from pydantic_ai.settings import ModelSettings
 from orchestrator.core.snapshot import Usage
 from orchestrator.errors import ConfigError
 from orchestrator.models import answers as rules
-from orchestrator.models import failures, rows
+from orchestrator.models import failures, files, rows
 from orchestrator.models.history import Repairs
 from orchestrator.models.results import ResultTools
 from orchestrator.models.toolbox import Tools
 from orchestrator.ports import Answer, ModelCall, ModelFailure, ModelOutput, ReasoningDelta, TextDelta
 
+log = logging.getLogger(__name__)
+
 STALL_SECONDS = 600.0
 """A model that says nothing for so long is cut, and the call tried again."""
+
+MOST_REFUSED = 10_000
+"""Files of which is remembered that the model does not take them."""
+NOT_THE_FILES = frozenset({401, 402, 403, 404})
+"""What a provider answers when it would have refused the request without files as well."""
 
 OUR_EXTRAS = frozenset({"anthropic", "bedrock", "cohere", "google", "groq", "mistral", "openai", "xai"})
 
@@ -61,6 +70,7 @@ class ProviderModel:
         self._stall_seconds = stall_seconds
         self._repairs = repairs or Repairs()
         self._lock = threading.Lock()
+        self._refused: set[str] = set()
         self._of_loop: dict[asyncio.AbstractEventLoop, LibraryModel] = {}
         # Made here, outside of any loop, so that a wrong name or a missing key is known before the first turn.
         self._spare: LibraryModel | None = resolve(name)
@@ -78,7 +88,7 @@ class ProviderModel:
         """Stream an answer: deltas, then exactly one `Answer`. Raises `ModelFailure`."""
         try:
             async with AsyncExitStack() as stack:
-                stream = await self._in_time(stack.enter_async_context(self._request(call)))
+                stream = await self._begin(stack, call)
                 events = aiter(stream)
                 while (event := await self._in_time(_next(events))) is not None:
                     if (delta := _delta(event)) is not None:
@@ -90,11 +100,33 @@ class ProviderModel:
             raise failures.failure(broken) from broken
         yield answer
 
-    def _request(self, call: ModelCall) -> AbstractAsyncContextManager[StreamedResponse]:
+    async def _begin(self, stack: AsyncExitStack, call: ModelCall) -> StreamedResponse:
+        """The answer's stream. A request that is refused with files in it is made once more without them: a session must not be stuck
+        because of a file that its model does not take."""
+        messages = self._repairs.sendable(call.session, call.history, call.instructions, call.context)
+        if not call.files:
+            return await self._in_time(stack.enter_async_context(self._request(call, messages)))
+        shown = call.files.keys() - self._refused
+        try:
+            with_files = files.filled(messages, call.files, self._refused)
+            return await self._in_time(stack.enter_async_context(self._request(call, with_files)))
+        except Exception as broken:
+            failure = failures.failure(broken)
+            if not shown or failure.retryable or failure.overflow or failure.details.get("statusCode") in NOT_THE_FILES:
+                raise
+            log.warning("%s: %s does not take the files of this request: %s", call.session, self._name, failure)
+            without_files = files.filled(messages, call.files, call.files.keys())
+            stream = await self._in_time(stack.enter_async_context(self._request(call, without_files)))
+            if len(self._refused) > MOST_REFUSED:
+                self._refused.clear()
+            self._refused |= shown
+            return stream
+
+    def _request(self, call: ModelCall, messages: list[ModelMessage]) -> AbstractAsyncContextManager[StreamedResponse]:
         parameters = call.tools.parameters if isinstance(call.tools, Tools | ResultTools) else ModelRequestParameters()
         return model_request_stream(
             self._here(),
-            self._repairs.sendable(call.session, call.history, call.instructions, call.context),
+            messages,
             model_settings=self._settings,
             model_request_parameters=parameters,
         )

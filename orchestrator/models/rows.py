@@ -13,11 +13,13 @@ from pydantic_ai.messages import (
     RetryInfo,
     ToolCallPart,
     ToolReturnPart,
+    UserContent,
     UserPromptPart,
 )
 from pydantic_core import from_json
 
 from orchestrator.core.event import Outcome
+from orchestrator.models import files
 from orchestrator.ports import AskedTool, Message, Result
 
 ONE: TypeAdapter[ModelMessage] = TypeAdapter(ModelMessage)
@@ -25,11 +27,15 @@ ONE: TypeAdapter[ModelMessage] = TypeAdapter(ModelMessage)
 
 def message_row(messages: Sequence[Message]) -> bytes:
     """What people said, as one row. `metadata` remembers which parts are pinned instructions and not the person's words."""
-    parts = [
-        UserPromptPart(message.texts[0] if len(message.texts) == 1 else list(message.texts)) for message in messages
-    ]
+    parts = [UserPromptPart(_content(message)) for message in messages]
     pinned = [place for place, message in enumerate(messages) if message.pinned]
     return ONE.dump_json(ModelRequest(parts=parts, metadata={"pinned": pinned} if pinned else None))
+
+
+def _content(message: Message) -> str | list[UserContent]:
+    if len(message.texts) == 1 and not message.files:
+        return message.texts[0]
+    return [files.text_of(message.files[p]) if p in message.files else text for p, text in enumerate(message.texts)]
 
 
 def results_row(results: Sequence[Result]) -> bytes:

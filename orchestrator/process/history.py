@@ -26,6 +26,10 @@ def row(row_id: str, step: str, message: bytes) -> bytes:
     return b'{"v":1,"id":"%b","step":"%b","m":%b}' % (row_id.encode(), step.encode(), message)
 
 
+FILE_MARK = b'"kind":"text-content"'
+"""In a message that speaks of a file."""
+
+
 def row_id(text: bytes) -> str:
     """The id of a stored row."""
     return (
@@ -48,6 +52,7 @@ class History:
         self.gen = gen
         self.last_row = ""
         self.bytes = 0
+        self.has_files = False
         self._rows: list[bytes] = []
         self._messages: list[Any] = []
 
@@ -60,6 +65,7 @@ class History:
             self._rows.extend(rows)
             self.last_row = row_id(rows[-1])
             self.bytes += sum(map(len, rows))
+            self.has_files = self.has_files or any(FILE_MARK in one for one in rows)
 
     def messages(self, read: Read) -> list[Any]:
         """All of it as messages. The list must not be changed. Raises `UnreadableHistory`."""
@@ -80,6 +86,11 @@ class Messages(Sequence[Any]):
     def __init__(self, history: History, read: Read) -> None:
         self._history = history
         self._read = read
+
+    @property
+    def has_files(self) -> bool:
+        """Whether a message speaks of a file."""
+        return self._history.has_files
 
     def __len__(self) -> int:
         return len(self._history)

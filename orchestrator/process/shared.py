@@ -22,6 +22,7 @@ from orchestrator.errors import JournalAway
 from orchestrator.journal import Address, Gone, Journal, Reads
 from orchestrator.journal.tails import Listener, news_channels
 from orchestrator.ports import Model, ModelLayer
+from orchestrator.process.files import Files
 from orchestrator.process.history import Histories
 from orchestrator.process.loops import Loops, Threads
 from orchestrator.process.owned import DRAIN, NEWS, Owned
@@ -86,6 +87,7 @@ class Process:
         self.loops = Loops()
         self.threads = Threads(tool_threads)
         self.histories = Histories()
+        self.files = Files()
         self.pump = Pump(journal)
         self.pulse = Pulse(journal, settings.lease_seconds, self.owned)
         self.draining = threading.Event()

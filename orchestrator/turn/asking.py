@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from typing import Literal
 
 from orchestrator.clock import steady
@@ -17,6 +18,7 @@ from orchestrator.notes import digest_of
 from orchestrator.perform import Answered, Broke, Say, Withheld, ask_model, failed
 from orchestrator.ports import Answer, Model, ModelCall, ModelFailure, ToolBox, WrongCall
 from orchestrator.tool import Tool
+from orchestrator.turn.filing import files_of
 from orchestrator.turn.hands import Hands
 from orchestrator.turn.judging import first_gate
 from orchestrator.turn.results import TAKEN, take, tell
@@ -39,6 +41,11 @@ def ask(hands: Hands) -> None:
     if made is None:
         return
     model, call = made
+    if (files := files_of(hands)) is None:
+        return
+    if files:
+        call = replace(call, files=files)
+        hands.look_at_the_lease()
     owned.open_stream(hands.turn)
 
     def say(kind: str, text: str) -> None:

@@ -17,6 +17,7 @@ from orchestrator.ports import WrongCall
 from orchestrator.process.owned import NEWS
 from orchestrator.state import SessionState, StateView
 from orchestrator.tool import Tool, ToolContext
+from orchestrator.turn.filing import user_files
 from orchestrator.turn.hands import Hands
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ class Calling:
             idempotency_key=f"{owned.session}/{hands.turn.id}/{call.id}",
             attempt=owned.attempt,
             state=StateView(self._state),
+            files=user_files(hands) if tool.takes_context else (),
             _progress=progress,
         )
         loops, threads = process.loops, process.threads

@@ -16,7 +16,7 @@ from orchestrator.clock import steady
 from orchestrator.core import codec
 from orchestrator.core.advance import InFlight, interrupts, understands
 from orchestrator.core.budget import told
-from orchestrator.core.delivery import NO_ASIDE, Aside, Body, Head
+from orchestrator.core.delivery import NO_ASIDE, Aside, Body, File, Head
 from orchestrator.core.event import NO_BODIES, Bodies, unpack_result
 from orchestrator.core.fact import Fact, StepFailed
 from orchestrator.core.names import CallId, DeliveryId, RequestId, SessionId, TurnId, result_key, turn_id
@@ -340,6 +340,11 @@ class Hands:
         if self._history is None:
             self._history = self._loaded(self._kept, self.owned.position.gen, self.owned.position.rows)
         return Messages(self._history, self.process.layer.read)
+
+    def files(self) -> list[File]:
+        """The files that the history speaks of, oldest first."""
+        messages = self.messages()
+        return self.process.layer.files(messages) if messages.has_files else []
 
     def wrote(self, rows: Sequence[bytes], new_gen: int | None, aside: Aside | None) -> None:
         """Rows that a commit has added, or that begin a new generation, and what came beside messages that it took in."""

@@ -7,21 +7,20 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from orchestrator.approval import Approval, Deny, GatedCall, Responder, verdict_of
-from orchestrator.clock import steady
 from orchestrator.core.effect import JudgeCalls, JudgeCandidate
 from orchestrator.core.event import Bodies, Outcome
 from orchestrator.core.fact import CallsJudged, CallStatus, CandidateJudged, ToolReturned, Verdict
 from orchestrator.core.names import CallId
 from orchestrator.core.snapshot import Call
 from orchestrator.notes import DENIED
-from orchestrator.perform import Judged, Run, judge
+from orchestrator.perform import Judged
+from orchestrator.turn.consulting import TIMED_OUT, ask_all
 from orchestrator.turn.hands import Hands
 
 log = logging.getLogger(__name__)
 
 POLICY_SECONDS = 60.0
 """How long a policy may take."""
-READY_SECONDS = 30.0
 UNAVAILABLE = "APPROVAL_UNAVAILABLE"
 
 
@@ -41,9 +40,8 @@ def judge_calls(hands: Hands, effect: JudgeCalls) -> None:
             says[call.id] = "run" if approval is None or approval.policy == "never" else "ask"
         else:
             asked[call.id] = approval
-    heard = _ask_all(
-        hands, {name: (made.policy, gated(hands, _named(effect.calls, name))) for name, made in asked.items()}
-    )
+    given = {name: (made.policy, gated(hands, _named(effect.calls, name))) for name, made in asked.items()}
+    heard = ask_all(hands, given, POLICY_SECONDS)
     if heard is None:
         return
     for name, judged in heard.items():
@@ -106,7 +104,7 @@ def judge_candidate(hands: Hands, effect: JudgeCandidate) -> None:
         text = next((one["text"] for one in note.get("answers", ()) if one["delivery"] == candidate.id), "")
         decision: Literal["approve", "cancel"] = "approve" if candidate.state == "approved" else "cancel"
         given = Responder(gated(hands, call), request.id, candidate.by, decision, text)
-        heard = _ask_all(hands, {request.id: (approval.response, given)})
+        heard = ask_all(hands, {request.id: (approval.response, given)}, POLICY_SECONDS)
         if heard is None:
             return
         reason = _reason(hands, heard[request.id])
@@ -119,37 +117,6 @@ def _reason(hands: Hands, judged: Judged) -> Literal["", "rejected", "failed", "
         log.warning("%s %s: the response policy failed: %s", hands.owned.session, judged.about, judged.broken)
         return "timed-out" if judged.broken == TIMED_OUT else "failed"
     return "" if judged.said is True else "rejected"
-
-
-TIMED_OUT = "it took too long"
-
-
-def _ask_all(hands: Hands, questions: Mapping[str, tuple[Any, object]]) -> dict[str, Judged] | None:
-    """What the functions said. None: what came in has interrupted it."""
-    process, run = hands.process, object()
-    until = steady() + POLICY_SECONDS
-    hands.owned.busy_until = until + READY_SECONDS
-    running: dict[str, Run] = {
-        name: judge(fn, given, name, hands.owned.mailbox, process.loops, process.threads, run)
-        for name, (fn, given) in questions.items()
-    }
-    heard: dict[str, Judged] = {}
-    try:
-        while len(heard) < len(questions):
-            item = hands.hear(max(until - steady(), 0.001))
-            match item:
-                case Judged(run=ran, about=about) if ran is run:
-                    heard[about] = item
-                case _ if hands.interrupted():
-                    return None
-                case _ if steady() >= until:
-                    late = {name: Judged(run, name, broken=TIMED_OUT) for name in questions if name not in heard}
-                    return heard | late
-        return heard
-    finally:
-        for one in running.values():
-            if not one.ended.is_set():
-                one.cancel()
 
 
 def _named(calls: tuple[Call, ...], name: str) -> Call:

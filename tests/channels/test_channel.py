@@ -8,11 +8,12 @@ import pytest
 
 from orchestrator.agent import App
 from orchestrator.channels import Channel, Event, Incoming, ReplyTo, Request, entries, listens, on
-from orchestrator.channels.channel import Headers, body_of
+from orchestrator.channels.channel import Headers
 from orchestrator.channels.entries import Entry, UnreadableEntry
 from orchestrator.core.names import SessionId
 from orchestrator.errors import BadRequest, ConfigError, Unauthorized
 from orchestrator.journal import Address
+from orchestrator.parts import body_of
 
 SESSION = SessionId("ses_01JQ2M8V6W3C4D5E6F7G8H9J0KA7")
 

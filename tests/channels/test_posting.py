@@ -15,9 +15,9 @@ import pytest
 
 from orchestrator import Channel
 from orchestrator.channels import Event, ReplyTo, outbox
-from orchestrator.channels.channel import body_of
 from orchestrator.channels.outbox import post_outbox
 from orchestrator.core.names import SessionId
+from orchestrator.parts import body_of
 from tests.channels.conftest import MakeSite, Site, at_once
 from tests.servers import wait_for
 

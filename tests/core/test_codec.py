@@ -442,7 +442,7 @@ STORED: dict[str, object] = {
         TurnId("turn_2"), 1, "tool-calls", Usage(100, 20), (Call(CallId("call_2_1_0"), "t", "find_order", "9f"),), Millis(2)
     ),
     "envelope-1": Envelope("message", SHOP, "queue", "turn_1", "00-ab-cd-01", Millis(3), extra={"new": True}),
-    "body-1": Body((Part("text", "Where is my parcel?"), Part("text", "Größe 42", {"lang": "de"}))),
+    "body-1": Body((Part("text", "Where is my parcel?"), Part("text", "Größe 42", extra={"lang": "de"}))),
     "outcome-1": Outcome("failed", {"code": "X", "message": "no"}, {"code": "X", "message": "no", "name": "KeyError"}),
     "value-1": {
         "when": datetime(2026, 3, 1, 12, 30, 15, 250, tzinfo=UTC), "day": date(2026, 3, 1), "hour": time(7, 45),

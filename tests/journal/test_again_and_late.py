@@ -210,6 +210,36 @@ def _claim(hand: Hand) -> None:
     assert hand.journal.claim(token, DeliveryId("dlv_1")).delivery == "dlv_1"
 
 
+def _deliver_file(hand: Hand) -> None:
+    hand.deliver(busy(hand).session, hand.message(blobs={"b1": b"bytes"}))
+
+
+def _create_with_file(hand: Hand) -> None:
+    hand.create(hand.message(blobs={"b1": b"bytes"}))
+
+
+def _arrive_with_file(hand: Hand) -> None:
+    hand.arrive(hand.message(blobs={"b1": b"bytes"}))
+
+
+def _use_file(hand: Hand) -> None:
+    owner = hand.owner(hand.create(hand.message(blobs={"b1": b"bytes"})))
+    assert isinstance(owner.use(owner.granted.heads[0].id, rows=1, blobs=("b1",)), Done)
+
+
+def _let_file_go(hand: Hand) -> None:
+    owner = hand.owner(hand.create(hand.message(blobs={"b1": b"bytes"})))
+    owner.use(owner.granted.heads[0].id, rows=1, blobs=("b1",))
+    assert isinstance(owner.commit(rows=1, new_gen=1), Done)
+    assert hand.journal.blobs(owner.session, ["b1"]) == {}
+
+
+def _keep_blob(hand: Hand) -> None:
+    owner = busy(hand)
+    hand.journal.write_blobs(owner.session, {"b1": b"+bytes"})
+    assert hand.journal.keep_blobs(owner.session, owner.token, ["b1", "b2"]) == ["b2"]
+
+
 def _forget(hand: Hand) -> None:
     session = hand.arrive().session
     hand.journal._forget_door(session, address_key(CHANNEL, HERE))
@@ -230,6 +260,7 @@ ACTS: list[Act] = [
     _park_with_news, _park_behind_waiting_messages, _append, _renew, _release, _disown, _due, _prune, _heartbeat, _leave,
     _reset, _create_operation, _next_generation, _arrive, _arrive_there, _arrive_elsewhere, _reserve, _take_address, _list_address,
     _drop_address, _list_dropped_address, _end_with_addresses, _take_out, _settle_out, _claim, _forget, _begin_to_erase, _erase,
+    _deliver_file, _create_with_file, _arrive_with_file, _use_file, _let_file_go, _keep_blob,
 ]  # fmt: skip
 each_act = pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__.lstrip("_"))
 

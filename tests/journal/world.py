@@ -98,9 +98,10 @@ class Hand:
         """A new token."""
         return Token(who + ulid(self.now))
 
-    def message(self, text: str = "hello", **envelope: Any) -> Delivery:
-        """A message, not yet delivered."""
-        return Delivery(new_delivery(self.now), Envelope("message", **envelope), Body((Part("text", text),)))
+    def message(self, text: str = "hello", *, blobs: Mapping[str, bytes] | None = None, **envelope: Any) -> Delivery:
+        """A message, not yet delivered, perhaps with the bytes of files."""
+        body = Body((Part("text", text),))
+        return Delivery(new_delivery(self.now), Envelope("message", **envelope), body, blobs or {})
 
     def control(self, kind: str = "cancel", guard: str = "") -> Delivery:
         """A delivery without a body, not yet delivered."""

@@ -2,15 +2,16 @@
 -- Looked at in this order: a key that is known (its first answer, whatever has become of its session), a session of this shard that is
 -- live, one of another shard, nobody. A session that is not live is nobody.
 -- FLAGS deny-oom
--- PARTS clock ring open admit door
+-- PARTS clock ring blobs open admit door
 -- KEYS own inbox box seen due index news who adrs adr adm adms erased
--- ARGV now door session agent deployment reads parent root life_ms mute id kind guard head body who_is limit grace_ms expect listed grave base template wakes queue broker_db journal_db
+-- ARGV now door session agent deployment reads parent root life_ms mute id kind guard head body who_is limit grace_ms expect listed grave blobs base template wakes queue broker_db journal_db
 -- The keys are those of `session`, the id a new session gets; `door` is the address's key, `listed` what the list of that session says of it.
 -- expect: a session elsewhere that the caller has just seen ended, without having seen this delivery.
 -- Admission keys follow as pairs: the key and the digest of what it stands for, which is not compared if empty.
 -- A session elsewhere is written down before it is answered, so that a repeat goes to it again, whoever has the address then.
 -- Returns {'accepted' | 'started' | 'again', now, ring, session, delivery, outcome, started, deployment} | {'elsewhere', now, session, delivery} |
---         {'reused', key} | {'full', waiting, session} | {'nobody'}: there is none to control | {'gone'}: that id was erased.
+--         {'reused', key} | {'full', waiting, session} | {'nobody'}: there is none to control | {'gone'}: that id was erased |
+--         {'blobs', session}: write its files for that session first.
 local ms = clock(now)
 local first, known = nil, {}
 for i = rest + 1, #ARGV, 2 do
@@ -62,6 +63,7 @@ if owner and owner ~= expect then
   if h[1] == 'live' then
     local said = admit(k, owner, ms, '')
     if said[1] == 'full' then return {'full', said[2], owner} end
+    if said[1] == 'blobs' then return said end
     local entry = {at = ms, outcome = said[3], started = 0, state = 'd', delivery = id, session = owner}
     return answer(said[1], said[2], remember_all(entry), h[2])
   end
@@ -76,6 +78,7 @@ end
 if redis.call('ZSCORE', erased, grave) then return {'gone'} end
 local entry = {at = ms, outcome = 0, started = 1, state = 'd', delivery = id, session = session}
 if redis.call('EXISTS', own) == 1 then return answer('again', 0, entry) end
+if lacks_blobs(session) then return {'blobs', session} end
 redis.call('HSET', adrs, door, 'o' .. whole(ms) .. ' ' .. listed)
 redis.call('SET', adr, session)
 remember_all(entry)

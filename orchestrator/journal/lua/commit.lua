@@ -2,11 +2,11 @@
 -- Before anything: is this commit here already, is the caller ahead of the store, is it still the owner, does it know the last cancel?
 -- FLAGS allow-oom
 -- PARTS clock ring heads rest shard
--- KEYS own snapshot inbox box due index fact evt hist rec state tidy tail out adrs req
--- ARGV now session token commit seq events gen rows fact_base judged floor used turn work next_timer reads attempt_key progress conditional mode lease_ms grace_ms tidy_ms most text last_row n_facts n_events n_rows n_records n_folded n_consumed n_state n_out n_requests n_links hold new_gen retention_ms base template wakes queue broker_db journal_db what
+-- KEYS own snapshot inbox box due index fact evt hist rec state tidy tail out adrs req blobs
+-- ARGV now session token commit seq events gen rows fact_base judged floor used turn work next_timer reads attempt_key progress conditional mode lease_ms grace_ms tidy_ms most text last_row n_facts n_events n_rows n_records n_folded n_consumed n_state n_out n_requests n_links n_blobs hold new_gen retention_ms base template wakes queue broker_db journal_db what
 -- floor: what lies above it in the inbox wants to be looked at: `judged`, or 0 where what was judged may be used now.
 -- work = 1, 0, or `inbox`: whether something lies above the floor.
--- new_gen: the rows are the first of that generation of the history, and the one before is let go; '' for none.
+-- new_gen: the rows are the first of that generation of the history, and the one before is let go, with the files that only it speaks of; '' for none.
 -- mode = keep | chain (release and ring) | park (release, unless a head is above `judged`) | end (as park, and the session is over)
 -- An end drops the addresses of its own shard and leaves an entry in the outbox for each that is elsewhere (a zero byte, `drop`, its key, the number of the drop).
 -- retention_ms: how long after its end a session is kept, 0 for ever.
@@ -62,6 +62,15 @@ many(n_requests, function(first, last) redis.call('HSET', req, unpack(ARGV, firs
 many(n_links, function(first, last)
   for i = first, last, 2 do redis.call('HSET', base .. 'link:' .. ARGV[i], 'session', session, 'request', ARGV[i + 1]) end
 end)
+many(n_blobs, function(first, last)
+  for i = first, last do redis.call('ZADD', blobs, gen, ARGV[i]) end
+end)
+if new_gen ~= '' then
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', blobs, '-inf', '(' .. new_gen)) do
+    redis.call('UNLINK', base .. 'blob:' .. session .. ':' .. name)
+    redis.call('ZREM', blobs, name)
+  end
+end
 if tonumber(fact_base) > tonumber(h[10]) then
   redis.call('LTRIM', fact, tonumber(fact_base) - tonumber(h[10]), -1)
 end

@@ -1,7 +1,7 @@
 -- erase: a session goes for good, step by step; whoever says it again goes on where it is.
 -- FLAGS allow-oom
 -- PARTS clock
--- KEYS own snapshot inbox box seen fact evt rec state who req out adrs due tidy index news erased
+-- KEYS own snapshot inbox box seen fact evt rec state who req blobs out adrs due tidy index news erased
 -- ARGV now session grave step hist gen base
 -- step = begin: from now on nobody owns it, nobody delivers into it, and the keeper goes on if the caller does not.
 --        forgotten: these addresses (their keys follow) lead to it no more, and their doors do not name it.
@@ -36,7 +36,8 @@ elseif step == 'bodies' then
     local token = string.match(note, '.*"link":"([^"]+)"')
     if token then redis.call('DEL', base .. 'link:' .. redis.sha1hex(token)) end
   end
-  redis.call('UNLINK', snapshot, inbox, box, seen, fact, evt, rec, state, req, out)
+  for _, name in ipairs(redis.call('ZRANGE', blobs, 0, -1)) do redis.call('UNLINK', base .. 'blob:' .. session .. ':' .. name) end
+  redis.call('UNLINK', snapshot, inbox, box, seen, fact, evt, rec, state, req, blobs, out)
   local last, names = math.min(gen + 499, tonumber(h[4]) + 1), {}
   for number = gen, last do names[#names + 1] = hist .. whole(number) end
   if #names > 0 then redis.call('UNLINK', unpack(names)) end
