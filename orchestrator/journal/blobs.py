@@ -11,7 +11,7 @@ from orchestrator.journal.calling import Calling
 from orchestrator.journal.client import spoken
 from orchestrator.journal.keys import Keys
 
-UNKEPT_SECONDS = 3600
+UNKEPT_SECONDS = 600
 """How long bytes that nobody has kept are there."""
 TRIES = 5
 
@@ -33,7 +33,7 @@ class Blobs(Calling):
         raise JournalAway(reason="the files of a message are gone before it is admitted")
 
     def write_blobs(self, session: SessionId, blobs: Mapping[str, bytes]) -> None:
-        """Write bytes where there are none yet; an hour later they go, unless they are kept. Raises `JournalFull`, `JournalAway`."""
+        """Write bytes where there are none yet; ten minutes later they go, unless they are kept. Raises `JournalFull`, `JournalAway`."""
         keys = self.keys(session)
         with spoken():
             pipe = self.client.pipeline(transaction=False)

@@ -34,7 +34,7 @@ orc:dep                hash    deployment label -> rank, reads, digest
 orc:workers            hash    label|worker -> last beat, reads, digest
 
 A session that an address starts lives in the address's shard. Its further addresses may live elsewhere. No key has a time to live, so an
-eviction policy that looks for one finds nothing, but a blob that no delivery has kept yet: it goes after an hour.
+eviction policy that looks for one finds nothing, but a blob that no delivery has kept yet: it goes after ten minutes.
 Channels: orc:{s}:tail says "<id> <events>" after every write to a stream, orc:{s}:news "<id> <n> <kind>" to a session's owner.
 """
 

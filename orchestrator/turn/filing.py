@@ -38,7 +38,7 @@ def files_of(hands: Hands) -> dict[str, bytes | str] | None:
         if left < 0:
             break
         chosen.append(file)
-    return read(hands, chosen)
+    return read(hands, chosen[::-1])
 
 
 def read(hands: Hands, files: Sequence[File]) -> dict[str, bytes | str]:
@@ -49,7 +49,7 @@ def read(hands: Hands, files: Sequence[File]) -> dict[str, bytes | str]:
     stored = hands.process.repeat(lambda: journal.blobs(hands.owned.session, [file.blob for file in missing]))
     fresh = {file.blob: _understood(file, stored[file.blob]) for file in missing if file.blob in stored}
     kept.put(fresh)
-    return {file.blob: LOST for file in missing} | found | fresh
+    return {file.blob: (found | fresh).get(file.blob, LOST) for file in files}
 
 
 def user_files(hands: Hands) -> list[UserFile]:

@@ -16,7 +16,7 @@ from orchestrator.models.scripted import Conversation, Reply, answers, asks
 from orchestrator.parts import Uploads, body_of
 from orchestrator.tool import ToolContext, ask_question, tool
 from tests.engine.test_crash_table import WAYS
-from tests.engine.test_steering import ANN
+from tests.engine.test_steering import ANN, BEN
 from tests.worlds import Fault, How, World
 
 BYTES = b"\x89PNG not really" + bytes(range(256))
@@ -151,10 +151,11 @@ def test_clear_lets_go_of_files_and_keeps_those_that_wait(world: World) -> None:
     world.run(session)
     assert blobs(world, session) == 0
     world.control(session, "clear")
-    world.say(session, [{**PICTURE, "data": b"new"}])
+    world.say(session, [{**PICTURE, "data": b"Ann's"}], who=ANN)
+    world.say(session, [{**PICTURE, "data": b"Ben's"}], who=BEN)
     world.run(session)
-    assert sent(world)[-1] == [b"new"]
-    assert blobs(world, session) == 1
+    assert sent(world)[-2:] == [[b"Ann's"], [b"Ann's", b"Ben's"]]
+    assert blobs(world, session) == 2
     world.check(session)
 
 

@@ -30,10 +30,14 @@ AGAIN, COMMIT = "tests/journal/test_again_and_late.py", "tests/journal/test_comm
 ADMISSION, OWNERSHIP = "tests/journal/test_admission.py", "tests/journal/test_ownership.py"
 ARRIVING = "tests/journal/test_arriving.py"
 CRASHES, FOUND = "tests/engine/test_crash_table.py::test_a_broken_call_changes_nothing", "tests/property/test_found.py"
-APPROVALS = "tests/engine/test_approvals.py"
+APPROVALS, FILES = "tests/engine/test_approvals.py", "tests/engine/test_files.py"
 STORIES = "tests/property/test_stories.py::test_every_story_keeps_every_promise"
 
 NOTICED_BY: Mapping[str, str] = {
+    # a delivery does not keep the bytes of its files
+    "a-file-goes-by-itself": f"{FILES}::test_a_file_is_sent_with_every_model_call_from_then_on_the_same_bytes",
+    # a new generation of the history takes the files of waiting messages with it
+    "waiting-files-go-with-the-history": f"{FILES}::test_clear_lets_go_of_files_and_keeps_those_that_wait",
     # commit does not look at the token
     "no-token-check": f"{AGAIN}::test_a_stale_owner_is_told_so",
     # commit does not look at the position it builds on

@@ -35,6 +35,7 @@ from orchestrator.core.fact import (
 from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import EMPTY, Call, Snapshot
 from orchestrator.journal import Journal
+from orchestrator.models import Layer
 from orchestrator.ports import ModelCall
 from orchestrator.process.history import row_id
 from orchestrator.tool import ToolContext
@@ -62,6 +63,7 @@ MAY_CHANGE = {
     "list_address": {"adr_n"},
 }
 """What else is in the hash is none of their business."""
+LAYER = Layer()
 
 
 class Ledger:
@@ -493,6 +495,14 @@ class Ledger:
         self.must(due and turn and not turn.cancelling, f"the model is called for {call.turn}/{call.step} in {turn}")
         self.must(due and turn and not turn.joining, "the model is called without the messages that joined")
         self.must(len(call.history) == len(self.book.rows), "the model does not see the whole history")
+        if not self.rewound:
+            self._files_are_there(call)
+
+    def _files_are_there(self, call: ModelCall) -> None:
+        for file in LAYER.files(call.history):
+            self.must(call.files.get(file.blob) == file.name.encode(), f"{file.name} is {call.files.get(file.blob)!r}")
+            stays = self.journal.client.ttl(self.journal.keys(self.session).blob(file.blob)) == -1
+            self.must(stays, f"{file.name} goes by itself")
 
     def tool_begins(self, token: str, call: Call, arguments: Mapping[str, object], context: ToolContext) -> None:
         """A worker starts a tool call."""

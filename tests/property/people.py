@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import orchestrator.ids as ids
-from orchestrator.core.delivery import Answered, Body, Delivery, Envelope, Part
+from orchestrator import deliveries
+from orchestrator.core.delivery import Answered, Body, Delivery, Envelope, File, Part
 from orchestrator.core.names import DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import AddressTaken, InboxFull, JournalAway, SessionNotActive
@@ -33,6 +35,7 @@ class Town(Protocol):
     """Where they live."""
 
     now: int
+    seed: int
     dice: random.Random
     doors: Doors
 
@@ -61,6 +64,7 @@ class People:
         dice = town.dice
         self._town = town
         self._dice = dice
+        self._file_dice = random.Random(f"files of {town.seed}")
         self._by_address = dice.random() < 0.5
         self._life_ms = LIFE_MS if dice.random() < 0.5 else 0
         self._erases = dice.random() < 0.1
@@ -149,10 +153,16 @@ class People:
     def _message(self, principal: Principal | None, name: str = "", text: str = "") -> Delivery:
         text = text or f"message {self._dice.randrange(1000)}"
         policy = self._dice.choice(["steer", "steer", "queue"])
-        envelope = Envelope("message", principal, policy, at=Millis(self._town.now), size=len(text))
-        return Delivery(
-            DeliveryId(name) if name else ids.new_delivery(self._town.now), envelope, Body((Part("text", text),))
-        )
+        body = Body((Part("text", text), *self._files()))
+        delivery = DeliveryId(name) if name else ids.new_delivery(self._town.now)
+        return deliveries.message(Millis(self._town.now), body, principal, policy, delivery)
+
+    def _files(self) -> list[Part]:
+        """Some of them bring a file, which holds its name. With dice of their own, so that the rest of a story is as it was without."""
+        if self._file_dice.random() > 0.3:
+            return []
+        file = File("image/png", f"{self._file_dice.random()}.png")
+        return [Part("file", file.shown, replace(file, data=file.name.encode()))]
 
     def _order(self, kind: str, guard: str = "") -> Delivery:
         at = Millis(self._town.now)

@@ -490,9 +490,10 @@ class World:
             ledger.must(not (found := self._traces(session)), f"erased, and it is in {found}")
 
     def _traces(self, session: str) -> list[str]:
-        """The keys that name a session or hold its id, the broker's queue aside."""
+        """The keys that name a session or hold its id, the broker's queue and what goes by itself aside."""
         name = session.encode()
         keys = [key for key in self.client.scan_iter(match=f"{self.prefix}:*", count=1000) if b":orc." not in key]
+        keys = [key for key in keys if b":blob:" not in key or self.client.ttl(key) == -1]
         pipe = self.client.pipeline(transaction=False)
         for key in keys:
             pipe.type(key)
