@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
-from orchestrator.core.budget import Budget
+from orchestrator.core.budget import Budget, Budgets
 from orchestrator.core.delivery import TurnPolicy
 from orchestrator.errors import ConfigError
 from orchestrator.parts import ANY_FILES, Uploads
@@ -28,28 +28,39 @@ Instructions = str | Callable[[SessionView], str]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a session may use: tokens in and out as the provider counts them, and US dollars where the price is known.
+    """What a session may use: tokens in and out as the provider counts them, US dollars where the price is known, and steps (answers of
+    the model). What begins with `turn_` is for each turn by itself.
 
-    The model call that crosses a limit is finished. Before the next one the turn asks whether the session may go on; `continue` gives
-    it as much again of everything, `stop` cancels the turn. Where nobody can be asked, the turn fails. None: no limit.
+    The model call that crosses a limit is finished. Before the next one the turn asks whether it may go on; `continue` gives it as much
+    again of everything, `stop` cancels the turn. Where nobody can be asked, the turn fails. None: no limit.
     """
 
     input_tokens: int | None = 40_000_000
     output_tokens: int | None = None
     cost_usd: float | None = None
+    steps: int | None = None
+    turn_input_tokens: int | None = None
+    turn_output_tokens: int | None = None
+    turn_cost_usd: float | None = None
+    turn_steps: int | None = None
 
     def __post_init__(self) -> None:
-        for most in (self.input_tokens, self.output_tokens, self.cost_usd):
-            if most is not None and not most > 0:
+        for name in self.__slots__:
+            if (most := getattr(self, name)) is not None and not most > 0:
                 raise ConfigError(
-                    problem=f"{self} has a limit that is not above 0.", remedy="Give a number, or None for no limit."
+                    problem=f"Limits({name}={most!r}) is not above 0.", remedy="Give a number, or None for no limit."
                 )
 
     @property
-    def budget(self) -> Budget:
+    def budgets(self) -> Budgets:
         """The same as the engine counts it."""
-        cost = None if self.cost_usd is None else max(1, round(self.cost_usd * 1_000_000))
-        return Budget(self.input_tokens, self.output_tokens, cost)
+        session = Budget(self.input_tokens, self.output_tokens, _micro(self.cost_usd), self.steps)
+        turn = Budget(self.turn_input_tokens, self.turn_output_tokens, _micro(self.turn_cost_usd), self.turn_steps)
+        return Budgets(session, turn)
+
+
+def _micro(usd: float | None) -> int | None:
+    return None if usd is None else max(1, round(usd * 1_000_000))
 
 
 @dataclass(frozen=True, slots=True)

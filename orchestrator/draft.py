@@ -25,7 +25,7 @@ from orchestrator.core.advance import (
     next_timer,
     understands,
 )
-from orchestrator.core.budget import UNLIMITED, Budget
+from orchestrator.core.budget import UNLIMITED, Budgets
 from orchestrator.core.context import counted as counted_context
 from orchestrator.core.delivery import NO_ASIDE, Aside, Body, Head, Part
 from orchestrator.core.effect import Hold
@@ -126,7 +126,7 @@ class Ground:
     posts: Callable[[Sequence[str]], tuple[bytes, ...]]
     notes: Callable[[Sequence[RequestId]], dict[RequestId, Note]]
     outcomes: dict[CallId, Outcome]
-    budget: Budget = UNLIMITED
+    budgets: Budgets = UNLIMITED
     aside: Callable[[], Aside] = lambda: NO_ASIDE
     result: Callable[[], object] = lambda: None
 
@@ -466,7 +466,7 @@ def draft(ground: Ground, given: Sequence[Given], heads: Sequence[Head], loose: 
     while not made.ended and (fact_or_none := follow(made.snapshot, _scene(made))) is not None:
         if isinstance(fact_or_none, StepFailed):
             unfit = fact_or_none.code == NOT_FULFILLED
-            told = Bodies(failure=UNFIT if unfit else budget.told(made.snapshot, ground.budget))
+            told = Bodies(failure=UNFIT if unfit else budget.told(made.snapshot, ground.budgets))
         made.add(Given(fact_or_none, told))
     return made
 
@@ -478,7 +478,7 @@ def _scene(made: Draft) -> Scene:
         seq=ground.position.seq + len(made.facts),
         events=ground.position.events + len(made.lines),
         tokens=made.snapshot.context + made.fresh // BYTES_PER_TOKEN,
-        over_budget=budget.exceeded(made.snapshot, ground.budget),
+        over_budget=budget.exceeded(made.snapshot, ground.budgets),
         waits=not made.messages.issubset(made.consumed),
         late=frozenset(made.noting.late),
         # A report of a loss is taken out of turn and never judged; a session that ends has judged all that has come in.

@@ -21,7 +21,7 @@ from orchestrator.core.fact import (
     RequestsWithdrawn,
 )
 from orchestrator.core.names import NEVER, Millis, RequestId
-from orchestrator.core.snapshot import Call, Candidate, Option, Principal, Request, RequestState, Snapshot, Turn
+from orchestrator.core.snapshot import Call, Candidate, Option, Principal, Request, RequestState, Snapshot, Turn, Usage
 
 APPROVE, CANCEL = Option("approve", "Approve"), Option("cancel", "Cancel")
 CONTINUE, STOP = Option("continue", "Continue"), Option("stop", "Stop")
@@ -235,8 +235,9 @@ def resolved(snapshot: Snapshot, _fact: InputResolved) -> Snapshot:
     stops = turn.cancelling or any(request.option == STOP.id for request in limits)
     requests = tuple(replace(request, told=True) for request in turn.requests)
     known = tuple(dict.fromkeys((*snapshot.approved, *approved)))
-    turn = replace(turn, calls=calls, requests=requests, withdrawn=False, cancelling=stops)
     # A fresh budget of each size.
+    spent = Usage() if more else turn.spent
+    turn = replace(turn, calls=calls, requests=requests, withdrawn=False, cancelling=stops, spent=spent)
     granted = snapshot.usage if more else snapshot.granted
     return replace(snapshot, approved=known, granted=granted, turn=turn)
 

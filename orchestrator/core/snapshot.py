@@ -58,7 +58,7 @@ class Principal:
 class Usage:
     """Tokens, summed, and what they cost where the price is known (millionths of a US dollar).
 
-    `unmeasured` counts answers that were cut before the provider said what they cost.
+    `unmeasured` counts answers that were cut before the provider said what they cost, `answers` those that came whole.
     """
 
     input: int = 0
@@ -67,6 +67,7 @@ class Usage:
     cache_write: int = 0
     unmeasured: int = 0
     micro_usd: int = 0
+    answers: int = 0
     extra: Mapping[str, object] = field(default_factory=dict)
 
     def __add__(self, other: Usage) -> Usage:
@@ -77,6 +78,7 @@ class Usage:
             self.cache_write + other.cache_write,
             self.unmeasured + other.unmeasured,
             self.micro_usd + other.micro_usd,
+            self.answers + other.answers,
             self.extra,
         )
 
@@ -88,6 +90,7 @@ class Usage:
             self.cache_write - other.cache_write,
             self.unmeasured - other.unmeasured,
             self.micro_usd - other.micro_usd,
+            self.answers - other.answers,
             self.extra,
         )
 
@@ -181,7 +184,8 @@ class Turn:
     wait already, so that later ones must not overtake them. `requests` are what people were asked in this turn; `withdrawn` says that
     its person said something else instead of an answer. `compacted` is the last step before which
     the history was looked at to make it shorter, `overflowed` the last one in which a provider said that it is too long.
-    `over_budget` says that people are to be asked whether the session may go on, by the code of what is used up.
+    `spent` is what it has used since it began or was let go on; `over_budget` says that people are to be asked whether it may go on, by
+    the code of what is used up.
     `aside`: something came with its messages that is kept among the records. `output`: it owes a result; `misfits` are the answers
     that brought none that fits, `delivered` says that one did.
     """
@@ -209,6 +213,7 @@ class Turn:
     withdrawn: bool = False
     compacted: int = -1
     overflowed: int = -1
+    spent: Usage = Usage()
     over_budget: str = ""
     aside: bool = False
     output: bool = False

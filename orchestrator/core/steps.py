@@ -47,7 +47,7 @@ def start(snapshot: Snapshot, fact: StepStarted) -> Snapshot:
 
 def answer(snapshot: Snapshot, fact: ModelAnswered) -> Snapshot:
     """The answer is there: its calls are due, or the step can be closed."""
-    turn = _turn(snapshot)
+    turn, used = _turn(snapshot), replace(fact.usage, answers=1)
     turn = replace(
         turn,
         phase="tools",
@@ -56,8 +56,9 @@ def answer(snapshot: Snapshot, fact: ModelAnswered) -> Snapshot:
         tries=0,
         retry_at=NEVER,
         usage=fact.usage,
+        spent=turn.spent + used,
     )
-    return replace(snapshot, turn=turn, usage=snapshot.usage + fact.usage, context=counted(fact.usage))
+    return replace(snapshot, turn=turn, usage=snapshot.usage + used, context=counted(fact.usage))
 
 
 def try_failed(snapshot: Snapshot, fact: ModelTryFailed) -> Snapshot:

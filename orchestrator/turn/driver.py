@@ -213,7 +213,7 @@ class Driver:
             outcomes=dict(self._outcomes),
             aside=hands.aside,
             result=hands.result,
-            budget=hands.agent.limits.budget,
+            budgets=hands.agent.limits.budgets,
         )
         return draft(ground, hands.given, hands.heads, hands.loose)
 

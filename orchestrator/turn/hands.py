@@ -255,7 +255,7 @@ class Hands:
 
     def budget_text(self) -> str:
         """What people are asked when the session's budget is used up."""
-        return f"{told(self.owned.snapshot, self.agent.limits.budget)} Let it go on, up to as much again?"
+        return f"{told(self.owned.snapshot, self.agent.limits.budgets)} Let it go on, up to as much again?"
 
     def session_view(self) -> SessionView:
         """The session as tools and instructions see it."""

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core import budget
 from orchestrator.core.advance import Scene, advance, follow, has_work, judge, next_effect
-from orchestrator.core.budget import COST, TOKENS, Budget
+from orchestrator.core.budget import COST, STEPS, TOKENS, Budget, Budgets
 from orchestrator.core.delivery import Envelope, Head
 from orchestrator.core.effect import AskPeople, CallModel, Hold
 from orchestrator.core.fact import (
@@ -27,24 +27,37 @@ from orchestrator.core.snapshot import Request, Snapshot, Turn, Usage
 NOW = Millis(1_000_000)
 SCENE = Scene(at=NOW, agent="helper", model="scripted", seq=40, events=90, over_budget=TOKENS)
 TURN = Turn(TurnId("turn_2"), 2, (DeliveryId("dlv_A"),), None, "helper", NOW, step=1, finish="tool-calls")
-BETWEEN = Snapshot(next_turn=3, judged=7, started=True, usage=Usage(100, 20, micro_usd=5_000), turn=TURN)
+BETWEEN = Snapshot(next_turn=3, judged=7, started=True, usage=Usage(100, 20, micro_usd=5_000, answers=3), turn=TURN)
 
 
 @pytest.mark.parametrize(
     ("limits", "code"),
     [
         (Budget(), ""),
-        (Budget(101, 21, 5_001), ""),
+        (Budget(101, 21, 5_001, 4), ""),
         (Budget(100), TOKENS),
         (Budget(output_tokens=20), TOKENS),
         (Budget(micro_usd=5_000), COST),
-        (Budget(100, 20, 5_000), TOKENS),
+        (Budget(steps=3), STEPS),
+        (Budget(100, 20, 5_000, 3), TOKENS),
     ],
 )
 def test_each_size_is_used_up_by_itself(limits: Budget, code: str) -> None:
-    assert budget.exceeded(BETWEEN, limits) == code
+    assert budget.exceeded(BETWEEN, Budgets(session=limits)) == code
     granted = replace(BETWEEN, granted=BETWEEN.usage)
-    assert budget.exceeded(granted, limits) == ""
+    assert budget.exceeded(granted, Budgets(session=limits)) == ""
+    assert budget.exceeded(BETWEEN, Budgets(turn=limits)) == "", "this turn has used nothing yet"
+    spent = replace(BETWEEN, turn=replace(TURN, spent=BETWEEN.usage))
+    assert budget.exceeded(spent, Budgets(turn=limits)) == code
+
+
+def test_what_is_used_up_is_told_with_whose_it_is() -> None:
+    spent = replace(BETWEEN, turn=replace(TURN, spent=Usage(7, 5, answers=2)))
+    budgets = Budgets(Budget(input_tokens=100, micro_usd=4_000), Budget(output_tokens=5, steps=2))
+    assert budget.told(spent, budgets) == (
+        "This session has used up its budget: 100 of 100 input tokens, 0.01 of 0.00 USD. "
+        "This turn has used up its budget: 5 of 5 output tokens, 2 of 2 steps."
+    )
 
 
 def test_a_turn_over_its_budget_has_people_asked_and_waits_for_them() -> None:

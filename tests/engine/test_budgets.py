@@ -62,6 +62,51 @@ def cannot_ask(world: World, session: SessionId) -> None:
     world.client.hset(world.journal.keys(session).own, "mute", "1")
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (Limits(steps=1), "This session has used up its budget: 1 of 1 steps."),
+        (Limits(turn_steps=1), "This turn has used up its budget: 1 of 1 steps."),
+        (Limits(turn_input_tokens=10), "This turn has used up its budget: 10 of 10 input tokens."),
+    ],
+)
+def test_steps_and_turns_have_budgets_as_well(world: World, limits: Limits, told: str) -> None:
+    serve(world, limits)
+    session = world.create("Look around", who=ANN)
+    world.run(session)
+    [request] = [data["requests"][0] for kind, data in world.shown(session) if kind == "input.requested"]
+    assert request["prompt"] == f"{told} Let it go on, up to as much again?"
+    answer(world, session, "continue")
+    answer(world, session, "continue")
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    assert len(asked(world, session)) == 2, "it was let go on for one step each time"
+    world.check(session)
+
+
+def test_a_turn_begins_with_a_fresh_budget_of_its_own(world: World) -> None:
+    serve(world, Limits(turn_steps=3))
+    session = world.create("Look around", who=ANN)
+    world.run(session)
+    for number in range(3):
+        world.say(session, f"Look again, {number}", who=ANN)
+        world.run(session)
+    assert asked(world, session) == []
+    assert world.types(session).count("turn.completed") == 4
+    world.check(session)
+
+
+def test_a_turn_over_its_steps_fails_where_nobody_can_be_asked(world: World) -> None:
+    serve(world, Limits(turn_steps=2))
+    session = world.create(None)
+    cannot_ask(world, session)
+    world.say(session, "Look around", who=ANN)
+    world.run(session)
+    [failed] = [data for kind, data in world.shown(session) if kind == "turn.failed"]
+    assert failed["code"] == "SESSION_STEP_LIMIT_REACHED"
+    assert failed["message"] == "This turn has used up its budget: 2 of 2 steps."
+    world.check(session)
+
+
 OPENING = [
     *("session.started", "turn.started", "message.received", "step.started", "actions.requested", "action.result"),
     *("step.completed", "input.requested", "turn.waiting"),
