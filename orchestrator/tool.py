@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, overload
 
 from orchestrator.approval import Approval
-from orchestrator.core.names import CallId, SessionId, TurnId
+from orchestrator.core.names import CallId, RequestId, SessionId, TurnId
 from orchestrator.core.snapshot import OnInterrupt, Principal
 from orchestrator.errors import ConfigError
 from orchestrator.state import StateView
@@ -57,13 +57,23 @@ class UserFile:
         return self._read()
 
 
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """The leave that a call has: by which request, who gave it (None: nobody known), and what they said with it."""
+
+    request: RequestId
+    responder: Principal | None
+    text: str = ""
+
+
 @dataclass(slots=True)
 class ToolContext:
     """What a tool is told about its call.
 
     `idempotency_key` is the same for every attempt of this call and for no other: hand it to whatever must not happen twice.
     `attempt` counts from 1. `cancelled` is set when the turn was told to stop: a long tool looks at it and returns early.
-    `files` are those that people have sent and the conversation still speaks of, oldest first.
+    `files` are those that people have sent and the conversation still speaks of, oldest first. `approval` says who let the call run, if
+    somebody had to; it runs as whoever caused the turn all the same.
     """
 
     session: SessionView
@@ -73,6 +83,7 @@ class ToolContext:
     cancelled: threading.Event = field(default_factory=threading.Event)
     state: StateView = field(default_factory=StateView)
     files: Sequence[UserFile] = ()
+    approval: Approved | None = None
     _progress: Callable[[object], None] = field(default=lambda _: None, repr=False)
 
     def progress(self, value: object) -> None:

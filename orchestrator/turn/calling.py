@@ -9,16 +9,17 @@ from orchestrator.clock import steady
 from orchestrator.core.event import Bodies, Outcome
 from orchestrator.core.fact import CallsJudged, CallStarted, CallStatus, ToolReturned, Verdict
 from orchestrator.core.names import CallId
-from orchestrator.core.snapshot import Call
+from orchestrator.core.snapshot import Call, Principal
 from orchestrator.errors import NotStorable
 from orchestrator.notes import digest_of
 from orchestrator.perform import Returned, ToolRun, Withheld, failed, plain_json, run_tool
 from orchestrator.ports import WrongCall
 from orchestrator.process.owned import NEWS
 from orchestrator.state import SessionState, StateView
-from orchestrator.tool import Tool, ToolContext
+from orchestrator.tool import Approved, Tool, ToolContext
 from orchestrator.turn.filing import user_files
 from orchestrator.turn.hands import Hands
+from orchestrator.turn.judging import judge_again
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Calling:
         self._record = record
         self._running: list[ToolRun] = []
         self._on_record: set[CallId] = set()
+        self._judged: set[CallId] = set()
 
     def run(self) -> None:
         """Start the calls that have no result and do not run here yet; take in at least one result."""
@@ -70,7 +72,7 @@ class Calling:
 
     def forget(self) -> None:
         """The step is closed."""
-        self._on_record = set()
+        self._on_record, self._judged = set(), set()
 
     def stop(self) -> None:
         """Stop what runs. What cannot be stopped is left behind; if this process is leaving, it must be ended hard."""
@@ -90,6 +92,12 @@ class Calling:
     def _start(self, fresh: list[Call]) -> bool:
         """Start calls. False when a start had to be committed and news came with it: a refusal, or that the turn must stop."""
         hands = self._hands
+        approved = [call for call in fresh if call.gate == "approved" and call.id not in self._judged]
+        if approved and not judge_again(hands, approved):
+            return False
+        self._judged.update(call.id for call in approved)
+        if hands.given:
+            return True
         ready = self._ready(fresh)
         if hands.given:
             return True
@@ -159,10 +167,17 @@ class Calling:
             attempt=owned.attempt,
             state=StateView(self._state),
             files=user_files(hands) if tool.takes_context else (),
+            approval=self._approval(call) if tool.takes_context and call.gate == "approved" else None,
             _progress=progress,
         )
         loops, threads = process.loops, process.threads
         return run_tool(call, tool, arguments, context, owned.mailbox, loops, threads, self, steady(), owned.is_ours)
+
+    def _approval(self, call: Call) -> Approved | None:
+        request = next(one for one in reversed(self._hands.turn.requests) if one.call == call.id)
+        note = self._hands.notes([request.id]).get(request.id, {})
+        by = note.get("by")
+        return Approved(request.id, Principal(**by) if by else None, str(note.get("text", "")))
 
     # Results ----------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from orchestrator.approval import Approval, Deny, GatedCall, Responder, verdict_of
@@ -71,6 +71,32 @@ def _verdict(hands: Hands, name: str, judged: Judged) -> str | Deny:
         problem = str(wrong)
     log.warning("%s %s: a person is asked, because the policy failed: %s", hands.owned.session, name, problem)
     return "ask"
+
+
+def judge_again(hands: Hands, calls: Sequence[Call]) -> bool:
+    """Ask the policies of approved calls once more before these begin: what a person has let through may be forbidden by now. Those
+    that must not run get their results. One that cannot be asked says no. False if it was interrupted."""
+    tools = {tool.name: tool for tool in hands.agent.tools}
+    policies: dict[str, tuple[Any, object]] = {
+        call.id: (approval.policy, gated(hands, call))
+        for call in calls
+        if call.tool in tools and (approval := tools[call.tool].approval) is not None and callable(approval.policy)
+    }
+    heard = ask_all(hands, policies, POLICY_SECONDS) if policies else {}
+    if heard is None:
+        return False
+    turn = hands.turn
+    for name, judged in heard.items():
+        try:
+            said = verdict_of(judged.said) if not judged.broken else Deny("The policy could not be asked.")
+        except ValueError as wrong:
+            said = Deny(str(wrong))
+        if judged.broken:
+            log.warning("%s %s: not run, because the policy failed: %s", hands.owned.session, name, judged.broken)
+        if isinstance(said, Deny):
+            fact = ToolReturned(turn.id, turn.step, CallId(name), "rejected", hands.process.clock.now())
+            hands.give(fact, Bodies(outcomes={CallId(name): denied(said.reason)}))
+    return True
 
 
 def nobody(hands: Hands, call: Call) -> None:

@@ -549,6 +549,57 @@ def test_a_policy_function_decides_about_each_call(world: World, says: str, runs
     world.check(session)
 
 
+@pytest.mark.parametrize(
+    ("then", "runs"),
+    [("ask", True), ("run", True), (Deny("Ann left the company."), False), (RuntimeError("down"), False)],
+)
+def test_what_a_person_has_let_through_is_still_a_matter_of_the_policy(world: World, then: object, runs: bool) -> None:
+    says: list[Any] = ["ask", then]
+
+    def policy(_: GatedCall) -> Any:
+        said = says.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    @tool(approval=Approval(policy))
+    def pay(ctx: ToolContext, cents: int) -> str:
+        """Pay."""
+        return "paid"
+
+    world.app(lambda talk: asks("pay", cents=7) if talk.step == 0 else answers("Well."), [pay])
+    session = world.create("Pay", who=ANN)
+    world.run(session)
+    answer(world, session, "approve")
+    world.run(session)
+    assert says == []
+    assert len(world.starts("pay")) == runs
+    assert types(world, session)[-2:] == ["turn.completed", "session.waiting"]
+    if isinstance(then, Deny):
+        assert then.reason in str(world.history(session)[2])
+    world.check(session)
+
+
+def test_a_tool_sees_who_let_its_call_run_and_runs_as_who_asked(world: World) -> None:
+    seen: list[object] = []
+
+    @tool(approval=always(response=lambda _: True))
+    def pay(ctx: ToolContext, cents: int) -> str:
+        """Pay."""
+        assert ctx.approval is not None
+        assert ctx.approval.responder is not None
+        seen.extend([ctx.session.auth, ctx.approval.responder.id, ctx.approval.text])
+        return "paid"
+
+    world.app(lambda talk: asks("pay", cents=7) if talk.step == 0 else answers("Well."), [pay])
+    session = world.create("Pay", who=ANN)
+    world.run(session)
+    answer(world, session, "approve", who=BEN, text="Fine by me.")
+    world.run(session)
+    assert seen == [ANN, "ben", "Fine by me."]
+    world.check(session)
+
+
 def test_once_asks_once_in_a_session(world: World) -> None:
     @tool(approval=once())
     def pay(ctx: ToolContext, cents: int) -> str:
