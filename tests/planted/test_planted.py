@@ -28,7 +28,7 @@ AT_ONCE = 2
 
 AGAIN, COMMIT = "tests/journal/test_again_and_late.py", "tests/journal/test_commit.py"
 ADMISSION, OWNERSHIP = "tests/journal/test_admission.py", "tests/journal/test_ownership.py"
-ARRIVING = "tests/journal/test_arriving.py"
+ARRIVING, OWNERS = "tests/journal/test_arriving.py", "tests/engine/test_owners.py"
 CRASHES, FOUND = "tests/engine/test_crash_table.py::test_a_broken_call_changes_nothing", "tests/property/test_found.py"
 APPROVALS, FILES = "tests/engine/test_approvals.py", "tests/engine/test_files.py"
 STORIES = "tests/property/test_stories.py::test_every_story_keeps_every_promise"
@@ -67,7 +67,9 @@ NOTICED_BY: Mapping[str, str] = {
     # the events of a dead attempt are named with a committed one among them
     "superseded-takes-a-committed-event": "tests/engine/test_model_calls.py::test_what_a_dead_worker_had_said_is_superseded",
     # an effect begins on a lease that may be over
-    "lease-not-looked-at": "tests/engine/test_owners.py::test_a_frozen_owner_starts_no_effect_after_a_takeover",
+    "lease-not-looked-at": f"{OWNERS}::test_a_frozen_owner_starts_no_effect_after_a_takeover",
+    # what a loop or a thread was handed begins whenever that comes to it
+    "begins-what-was-handed-over": f"{OWNERS}::test_what_was_handed_over_before_the_freeze_does_not_begin_after_a_takeover",
     # a cancel that came with the commit before an effect is not looked at
     "starts-what-was-cancelled": (
         f"{FOUND}::test_a_careful_tool_does_not_start_when_the_commit_of_its_start_brought_a_cancel"

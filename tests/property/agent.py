@@ -6,13 +6,13 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 
-from orchestrator.agent import Agent, App
+from orchestrator.agent import Agent, App, Limits
 from orchestrator.approval import always
 from orchestrator.channels import Channel, Event, ReplyTo
 from orchestrator.models.scripted import Reply, ScriptedModel, answers, asks, calls, fails
 from orchestrator.ports import ModelCall, ModelOutput
 from orchestrator.state import state
-from orchestrator.tool import Fatal, Tool, ToolContext, tool
+from orchestrator.tool import Fatal, Tool, ToolContext, ask_question, tool
 from tests.property.schedule import Pause
 
 CHANNEL = "desk"
@@ -21,6 +21,7 @@ HEARD = ("message.received", "message.completed", "message.discarded", "session.
 TOOLS = ("note", "slow", "wait", "careful", "careful_wait", "boom", "fatal", "unknown", "note")
 GATED = ("gated", "gated_soon", "gated_careful")
 """Tools that need leave for every call."""
+QUESTIONS = ("ask_question", "ask_question")
 LONG = "and so on " * 60
 total = state("property.total", default=int)
 
@@ -37,10 +38,16 @@ def an_app(dice: random.Random, posts: Callable[[Event, ReplyTo], None] | None, 
             posts(event, to)
 
         channels.append(channel)
+    offered = (*TOOLS, *GATED) if dice.random() < 0.4 else TOOLS
+    if dice.random() < 0.2:
+        offered = (*offered, *QUESTIONS)
     agent = Agent(
         "helper",
-        model=Model(dice, counts=window is not None, tools=(*TOOLS, *GATED) if dice.random() < 0.4 else TOOLS),
-        tools=the_tools(dice),
+        model=Model(dice, counts=window is not None, tools=offered),
+        tools=[*the_tools(dice), ask_question],
+        limits=Limits(steps=dice.choice([None, 4]), turn_steps=dice.choice([2, 3]))
+        if dice.random() < 0.2
+        else Limits(),
         user_instructions="Be kind." if dice.random() < 0.3 else "",
         context_window=window,
     )
@@ -149,10 +156,16 @@ class Model:
             return fails("broken", retryable=dice.random() < 0.8, retry_after=dice.choice([None, 0.5, 30.0]))
         if call.step >= 3 or dice.random() < 0.45:
             return answers(f"words of {dice.randrange(100)}", reasoning="hm" if dice.random() < 0.2 else "")
-        asked = [asks(dice.choice(self._tools), text=str(dice.randrange(100))) for _ in range(dice.randint(1, 3))]
+        asked = [self._call(dice.choice(self._tools)) for _ in range(dice.randint(1, 3))]
         if dice.random() < 0.1:
             asked.append(asks("note", wrong=1))
         return calls(*asked, text="Let me see." if dice.random() < 0.3 else "")
+
+    def _call(self, name: str) -> Reply:
+        dice, said = self._dice, str(self._dice.randrange(100))
+        if name in QUESTIONS:
+            return asks(name, question=f"{said}?", **({"options": ["red", "blue"]} if dice.random() < 0.5 else {}))
+        return asks(name, text=said)
 
     def _summary(self) -> Reply:
         dice = self._dice

@@ -39,6 +39,8 @@ class Book:
     """What was promised and what has happened so far. A store that loses its tail takes this back with it."""
 
     facts: list[bytes] = field(default_factory=list)
+    stopped: set[str] = field(default_factory=set)
+    """The turns of which somebody has said that they shall not go on beyond their budget."""
     events: list[bytes] = field(default_factory=list)
     gen: int = 0
     rows: list[bytes] = field(default_factory=list)

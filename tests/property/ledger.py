@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from orchestrator.core import codec
 from orchestrator.core.advance import advance
+from orchestrator.core.budget import UNLIMITED, Budgets, exceeded
 from orchestrator.core.delivery import Envelope
 from orchestrator.core.ending import SESSION_ENDED
 from orchestrator.core.fact import (
@@ -77,6 +78,7 @@ class Ledger:
         *,
         let_in: Callable[[str], None] = lambda _: None,
         tries: int = 1,
+        budgets: Budgets = UNLIMITED,
     ) -> None:
         self.journal, self.client, self.session, self.rewinds = journal, journal.client, session, rewinds
         self.keys = journal.keys(session)
@@ -93,6 +95,7 @@ class Ledger:
         self._let_in = let_in
         self._order = Order(self.must)
         self.asked = Asked(self.must)
+        self.budgets = budgets
         self._line = line_of(self.client)
         self._text: bytes | None = None
         self._read: tuple[bytes | None, Snapshot] = (None, EMPTY)
@@ -359,8 +362,12 @@ class Ledger:
                     book.must_cancel[fact.delivery] = fact.turn
             case TailLost() | ContextCleared() | CompactionDue():
                 used = (fact.delivery,) if fact.delivery else ()
-            case ControlKept() | AnswersTaken():
+            case ControlKept():
                 used = (fact.delivery,)
+            case AnswersTaken():
+                used = (fact.delivery,)
+                if any(decision.option == "stop" for decision in fact.decisions):
+                    book.stopped.add(fact.turn)
             case SessionEnding():
                 used = (fact.delivery,) if fact.delivery else ()
                 self._ends(fact, before)
@@ -369,7 +376,8 @@ class Ledger:
             case TurnSettled():
                 self.must(fact.turn not in book.outcomes, "a turn ended twice")
                 book.outcomes[fact.turn] = fact.outcome
-                must = fact.turn in book.must_cancel.values() or (self.rewound and bool(book.snapshot.ending))
+                told = fact.turn in book.must_cancel.values() or fact.turn in book.stopped
+                must = told or (self.rewound and bool(book.snapshot.ending))
                 self.must(
                     must == (fact.outcome == "cancelled"), f"{fact.turn} ended {fact.outcome}; told to stop: {must}"
                 )
@@ -497,6 +505,8 @@ class Ledger:
         self.must(len(call.history) == len(self.book.rows), "the model does not see the whole history")
         if not self.rewound:
             self._files_are_there(call)
+            self.asked.model_begins()
+            self.must(not exceeded(self.book.snapshot, self.budgets), "the model is called beyond a budget")
 
     def _files_are_there(self, call: ModelCall) -> None:
         for file in LAYER.files(call.history):

@@ -136,6 +136,7 @@ class Order:
             or turn.failed
             or turn.followed
             or before.ending
+            or any(request.kind == "session-limit" and request.state == "open" for request in turn.requests)
         ):
             return False
         earlier = any(

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import orchestrator.ids as ids
 from orchestrator import deliveries
-from orchestrator.core.delivery import Answered, Body, Delivery, Envelope, File, Part
+from orchestrator.core.delivery import Body, Delivery, Envelope, File, Part, Response
 from orchestrator.core.names import DeliveryId, Millis, SessionId
 from orchestrator.core.snapshot import Principal
 from orchestrator.errors import AddressTaken, InboxFull, JournalAway, SessionNotActive
@@ -151,11 +151,14 @@ class People:
             act(ledgers[-1].session if self._dice.random() < 0.6 else self._dice.choice(ledgers).session)
 
     def _message(self, principal: Principal | None, name: str = "", text: str = "") -> Delivery:
-        text = text or f"message {self._dice.randrange(1000)}"
+        text = text or (f"message {self._dice.randrange(1000)}" if self._dice.random() < 0.9 else self._words())
         policy = self._dice.choice(["steer", "steer", "queue"])
         body = Body((Part("text", text), *self._files()))
         delivery = DeliveryId(name) if name else ids.new_delivery(self._town.now)
         return deliveries.message(Millis(self._town.now), body, principal, policy, delivery)
+
+    def _words(self) -> str:
+        return self._dice.choice(["approve", "Cancel", "1", "2", "continue", "blue"])
 
     def _files(self) -> list[Part]:
         """Some of them bring a file, which holds its name. With dice of their own, so that the rest of a story is as it was without."""
@@ -202,22 +205,26 @@ class People:
         dice, turn = self._dice, ledger.book.snapshot.turn
         chosen = dice.sample(asked[-4:], dice.randint(1, min(3, len(asked))) if len(asked[-4:]) >= 3 else 1)
         by = turn.principal if turn and dice.random() < 0.6 else dice.choice(PEOPLE)
-        options = ("approve", "approve", "approve", "cancel", "cancel", "what")
-        self._answers(session, [Answered(one, dice.choice(options)) for one in chosen], by)
+        options = ("approve", "approve", "approve", "cancel", "cancel", "what", "continue", "stop", "1")
+        said = [Response(one, dice.choice(options), dice.choice(["", "", "because"])) for one in chosen]
+        self._answers(session, said, by)
 
-    def _answers(self, session: SessionId, answers: list[Answered], by: Principal | None) -> None:
-        at = Millis(self._town.now)
-        envelope = Envelope("answers", by, at=at, answers=tuple(answers))
-        delivery = Delivery(ids.new_delivery(at), envelope)
+    def _answers(self, session: SessionId, answers: list[Response], by: Principal | None) -> None:
+        delivery = deliveries.answers(Millis(self._town.now), answers, by, None)
         self.insist(lambda: self._send(session, delivery))
 
     def decide(self, ledger: Ledger) -> None:
         """Whoever caused the turn makes up their mind at last."""
         turn = ledger.book.snapshot.turn
         assert turn is not None
-        waiting = [request.id for request in turn.requests if request.is_open]
         option = self._dice.choice(["approve", "cancel"])
-        self._answers(ledger.session, [Answered(one, option) for one in waiting], turn.principal)
+        decided = {
+            "tool-approval": (option, ""),
+            "question": ("", "whatever"),
+            "session-limit": ("continue" if option == "approve" else "stop", ""),
+        }
+        waiting = [request for request in turn.requests if request.is_open]
+        self._answers(ledger.session, [Response(one.id, *decided[one.kind]) for one in waiting], turn.principal)
 
     def _control(self, session: SessionId, kind: str) -> None:
         delivery = self._order(kind)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from orchestrator.core.fact import DeliveryDropped, Fact, MessagesJoined, TurnStarted
+from orchestrator.core.fact import AnswersTaken, DeliveryDropped, Fact, MessagesJoined, TurnStarted
 from orchestrator.journal.stubs import restore
 from tests.worlds import counted, grammar
 
@@ -32,9 +32,14 @@ def _check_delivery_ids(events: Iterable[Any], facts: Sequence[Fact]) -> None:
     """Every event of a turn names the messages that had joined it by then, the closing boundary too; others name none."""
     first = {fact.turn: list[str](fact.deliveries) for fact in facts if isinstance(fact, TurnStarted)}
     later: dict[str, list[Sequence[str]]] = {}
+    silent: set[str] = set()
     for fact in facts:
         if isinstance(fact, MessagesJoined):
             later.setdefault(fact.turn, []).append(fact.deliveries)
+        elif isinstance(fact, AnswersTaken) and fact.words:
+            # The words of an answer; those that only chose an option are not shown.
+            later.setdefault(fact.turn, []).append((fact.delivery,))
+            silent.add(fact.delivery)
     turn, told, received, is_open = "", list[str](), 0, False
     for event in events:
         kind, named = event["type"], event["meta"].get("deliveryIds")
@@ -44,6 +49,9 @@ def _check_delivery_ids(events: Iterable[Any], facts: Sequence[Fact]) -> None:
         if not is_open:
             assert named is None or kind in BETWEEN, f"{kind} between two turns: {event['meta']}"
             continue
+        then = next(iter(later.get(turn, ())), ())
+        if kind != "message.received" and then and silent.issuperset(then) and named == [*told, *then]:
+            told = [*told, *later[turn].pop(0)]
         if kind == "message.received":
             received -= 1
             if received < 0:

@@ -94,12 +94,26 @@ class World:
                 Fiber.current.pause(lambda: world.now >= until)
 
         def watched_model(model: Any, call: ModelCall, *rest: Any) -> Any:
-            world.sessions[call.session].model_begins(world._token(), call)
-            return ask_model(model, call, *rest)
+            token, ours = world._token(), rest[-1]
+
+            def begins() -> bool:
+                if not ours():
+                    return False
+                world.sessions[call.session].model_begins(token, call)
+                return True
+
+            return ask_model(model, call, *rest[:-1], begins)  # type: ignore[call-arg]
 
         def watched_tool(call: Any, tool: Any, arguments: Any, context: ToolContext, *rest: Any) -> Any:
-            world.sessions[context.session.id].tool_begins(world._token(), call, arguments, context)
-            return run_tool(call, tool, arguments, context, *rest)
+            token, ours = world._token(), rest[-1]
+
+            def begins() -> bool:
+                if not ours():
+                    return False
+                world.sessions[context.session.id].tool_begins(token, call, arguments, context)
+                return True
+
+            return run_tool(call, tool, arguments, context, *rest[:-1], begins)  # type: ignore[call-arg]
 
         Box.steady = staticmethod(steady)
         for module in (asking, calling, carry, driver, hands, shared, outbox_module):
@@ -200,6 +214,7 @@ class World:
             self.rewinds,
             let_in=lambda delivery: self.doors.accepted(delivery, session, self.now),
             tries=tries,
+            budgets=self.app.agents[0].limits.budgets,
         )
 
     def _tell(self, news: str) -> None:
