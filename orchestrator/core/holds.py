@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from orchestrator.core import codec
 from orchestrator.core.delivery import Answered, Envelope, Head
 from orchestrator.core.fact import (
     AnswersTaken,
@@ -21,13 +22,27 @@ from orchestrator.core.fact import (
     RequestsWithdrawn,
 )
 from orchestrator.core.names import NEVER, Millis, RequestId
-from orchestrator.core.snapshot import Call, Candidate, Option, Principal, Request, RequestState, Snapshot, Turn
+from orchestrator.core.snapshot import (
+    MAX_DELIVERIES,
+    Call,
+    Candidate,
+    Option,
+    Principal,
+    Request,
+    RequestState,
+    Snapshot,
+    Turn,
+)
 
 APPROVE, CANCEL = Option("approve", "Approve"), Option("cancel", "Cancel")
 CONTINUE, STOP = Option("continue", "Continue"), Option("stop", "Stop")
 OPTIONS = {"tool-approval": (APPROVE, CANCEL), "session-limit": (CONTINUE, STOP)}
 MAX_REQUESTS = 64
 """Settled requests that an open turn remembers, so that a second answer is known as one."""
+MOST_OF_CANDIDATES = 16 * 1024
+"""Bytes of answers that may wait for a policy's judgement at once: they and those who gave them are part of the snapshot."""
+OF_A_CANDIDATE = 128
+"""Bytes of one of them beside who gave it."""
 
 
 def turn_of(snapshot: Snapshot) -> Turn:
@@ -85,6 +100,7 @@ def judge_answers(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
     known = {request.id: request for request in turn.requests}
     decisions: list[Decision] = []
     stale: list[RequestId] = []
+    room = _room(turn)
     for answer in head.envelope.answers:
         request = known.get(answer.request)
         if request is None or head.at_seq < request.seq:
@@ -94,7 +110,12 @@ def judge_answers(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
             if _differs(request, answer):
                 stale.append(request.id)
         elif admits(request, turn, by) and (decision := decide(request, answer.option, answer.text)) is not None:
-            decisions.append(replace(decision, judged=request.who != "policy" or request.kind != "tool-approval"))
+            judged = not _has_policy(request)
+            room -= 0 if judged else _size(by)
+            if judged or room >= 0:
+                decisions.append(replace(decision, judged=judged))
+            else:
+                stale.append(request.id)
     if not decisions and not stale:
         return DeliveryDropped(head.id, head.n, "not_open", at)
     return AnswersTaken(
@@ -104,6 +125,19 @@ def judge_answers(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
 
 def _differs(request: Request, answer: Answered) -> bool:
     return answer.option != request.option or (answer.text and request.kind == "question")
+
+
+def _has_policy(request: Request) -> bool:
+    return request.who == "policy" and request.kind == "tool-approval"
+
+
+def _room(turn: Turn) -> int:
+    """How many bytes of answers may still wait for a policy."""
+    return MOST_OF_CANDIDATES - sum(_size(one.by) for request in turn.requests for one in request.candidates)
+
+
+def _size(by: Principal | None) -> int:
+    return OF_A_CANDIDATE + (len(codec.pack(by)) if by is not None else 0)
 
 
 def _takes(request: Request, turn: Turn, head: Head) -> bool:
@@ -124,8 +158,14 @@ def judge_words(turn: Turn, head: Head, at: Millis) -> AnswersTaken | None:
     decision = decide(first, option, not option)
     if decision is None:
         return None
-    decision = replace(decision, judged=first.who != "policy" or first.kind != "tool-approval")
-    return AnswersTaken(head.id, head.n, turn.id, turn.step, (decision,), (), envelope.principal, True, at)
+    judged = not _has_policy(first)
+    if not judged and len(turn.deliveries) + len(turn.joining) >= MAX_DELIVERIES:
+        # The policy may refuse them one after the other, and each belongs to the turn: it takes in no more messages.
+        return None
+    fits = judged or _size(envelope.principal) <= _room(turn)
+    decisions = (replace(decision, judged=judged),) if fits else ()
+    stale = () if fits else (first.id,)
+    return AnswersTaken(head.id, head.n, turn.id, turn.step, decisions, stale, envelope.principal, True, at)
 
 
 def _option(request: Request, envelope: Envelope) -> str:
