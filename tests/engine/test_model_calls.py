@@ -511,6 +511,29 @@ def test_calls_that_a_provider_has_cut_are_answered_so_that_it_takes_the_history
     world.check(session)
 
 
+def test_arguments_that_are_no_json_are_told_to_the_model_and_the_turn_goes_on(
+    world: World, provided: Callable[[Any], FakeOpenAI]
+) -> None:
+    @tool
+    def find(ctx: ToolContext, x: int) -> str:
+        """Find."""
+        return f"found {x}"
+
+    broken = provider.tools(provider.Use("find", '{"x": 1', id="c1"), provider.Use("find", '{"x": 2}', id="c2"))
+    fake = provided([broken, provider.tools(provider.Use("find", '{"x": 1}', id="c3")), provider.text("all of it")])
+    world.app([], [find])
+    session = world.create()
+    world.run(session)
+    told = {
+        message["tool_call_id"]: message["content"] for message in fake.calls[-1].messages if message["role"] == "tool"
+    }
+    assert "JSON" in told["c1"]
+    assert (told["c2"], told["c3"]) == ("found 2", "found 1")
+    assert world.types(session).count("action.result") == 2
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
 def test_an_outage_of_the_provider_fails_the_turn_and_never_the_session(
     world: World, provided: Callable[[Any], FakeOpenAI]
 ) -> None:
