@@ -207,7 +207,8 @@ def requested(snapshot: Snapshot, fact: InputRequested) -> Snapshot:
     calls = tuple(
         replace(call, gate="open") if call.id in asked and call.gate == "ask" else call for call in turn.calls
     )
-    kept = turn.requests[-MAX_REQUESTS:]
+    # What they offered is asked no more; only what they ended with is.
+    kept = tuple(replace(request, options=()) for request in turn.requests[-MAX_REQUESTS:])
     return replace(
         snapshot, turn=replace(turn, calls=calls, requests=(*kept, *fact.requests), withdrawn=False, over_budget="")
     )

@@ -421,6 +421,71 @@ def _open(world: World, session: SessionId) -> list[Any]:
     return [request for request in turn.requests if request.is_open] if turn is not None else []
 
 
+@pytest.mark.parametrize("letter", ["x", "\u20ac"])
+@pytest.mark.parametrize("count", [64, 128])
+def test_many_questions_with_many_long_options_do_not_stop_the_session(world: World, count: int, letter: str) -> None:
+    question = asks("ask_question", question="Which?", options=[letter * 80, *(f"{n} or so" for n in range(9))])
+    session = held(world, first(calls(*[question] * count)), [ask_question])
+    shown = next(data["requests"] for kind, data in world.shown(session) if kind == "input.requested")
+    assert len(shown[0]["options"]) == 10
+    assert shown[-1]["options"] == []
+    assert shown[-1]["prompt"].splitlines()[1] == f"- {letter * 80}", "people still read them"
+    for begin in range(0, count, 64):
+        give(world, session, *[Response(name, "", "1") for name in asked(world, session)[begin : begin + 64]])
+    world.run(session)
+    assert outcomes(world, session) == ["answered"] * count
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+@pytest.mark.parametrize("label", ["a\0b", "", 7, None, ["x"], {"label": "x"}])
+def test_an_option_may_be_whatever_a_model_takes_for_one(world: World, label: object) -> None:
+    question = asks("ask_question", question="Which?", options=[label, "other"])
+    world.app(first(question), [ask_question])
+    session = world.create("Paint", who=ANN)
+    world.run(session)
+    for name in asked(world, session):
+        give(world, session, Response(name, "1"))
+    world.run(session)
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "", "x" * 100_000])
+def test_a_prompt_may_be_whatever_a_model_makes_of_it(world: World, text: str) -> None:
+    @tool(approval=always(prompt="Pay {to}?"))
+    def pay(ctx: ToolContext, to: str) -> str:
+        """Pay."""
+        return "paid"
+
+    both = asks("pay", to=text) & asks("ask_question", question=text)
+    session = held(world, first(both), [pay, ask_question])
+    one, two = asked(world, session)
+    give(world, session, Response(one, "approve"), Response(two, "", "Well."))
+    world.run(session)
+    assert len(world.starts("pay")) == 1
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+def test_a_turn_that_asks_again_and_again_does_not_grow_with_what_it_has_offered(world: World) -> None:
+    wide = "\u20ac" * 70
+
+    def curious(talk: Conversation) -> Reply:
+        options = [f"{n} {wide}" for n in range(10)]
+        return asks("ask_question", question="Which?", options=options) if talk.step < 70 else answers("At last.")
+
+    session = held(world, curious, [ask_question])
+    for _ in range(70):
+        give(world, session, Response(asked(world, session)[-1], "3"))
+        world.run(session)
+    assert outcomes(world, session) == ["answered"] * 70
+    chosen = {"status": "answered", "answer": f"2 {wide}", "optionId": "3"}
+    assert world.history(session)[-2] == results(("ask_question", chosen))
+    assert world.history(session)[-1] == answered("At last.")
+    world.check(session)
+
+
 # What ends it -----------------------------------------------------------------------------------------------------------
 
 KINDS: dict[str, tuple[Any, list[Tool], dict[str, Any]]] = {
