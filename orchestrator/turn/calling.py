@@ -18,6 +18,7 @@ from orchestrator.process.owned import NEWS
 from orchestrator.state import SessionState, StateView
 from orchestrator.tool import Tool, ToolContext
 from orchestrator.turn.hands import Hands
+from orchestrator.turn.judging import first_gate
 
 log = logging.getLogger(__name__)
 
@@ -132,13 +133,16 @@ class Calling:
             elif tool is None:
                 text = f"There is no tool {call.tool!r} any more: the agent was changed while this call was waiting."
                 self._settle(call, failed("TOOL_REMOVED", text))
+            elif not (call.asks or call.gate) and first_gate(tool.approval, hands.owned.snapshot.approved, tool.name):
+                # A deploy has put it under approval since the model asked for it.
+                again.append(Verdict(call.id, "ask"))
             else:
                 try:
                     ready.append((call, tool, toolbox.check(call.tool, inputs[call.id])))
                 except WrongCall as problem:
                     self._settle(call, failed("INVALID_CALL", str(problem)))
         if again:
-            # It may have run: a person decides whether it runs again.
+            # It may have run, or it must not run without leave any more: a person decides.
             turn = hands.turn
             hands.give(CallsJudged(turn.id, turn.step, tuple(again), hands.process.clock.now()))
         return ready

@@ -486,6 +486,77 @@ def test_a_turn_that_asks_again_and_again_does_not_grow_with_what_it_has_offered
     world.check(session)
 
 
+# A deploy meanwhile -----------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_that_a_deploy_removed_while_its_approval_waits_is_told_to_the_model(world: World) -> None:
+    script = first(asks("pay", cents=5))
+    session = held(world, script, [payer(always())])
+    world.app(script, [look])
+    reply(world, session, asked(world, session)[0], "approve")
+    assert paid(world) == []
+    assert "There is no tool 'pay' any more" in str(world.history(session)[2])
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+def test_where_a_deploy_removed_the_response_policy_the_requester_answers(world: World) -> None:
+    script = first(asks("pay", cents=5))
+    session = held(world, script, [payer(always(response=lambda given: False))])
+    world.app(script, [payer(always())])
+    request = asked(world, session)[0]
+    reply(world, session, request, "approve", who=BEN)
+    assert candidates(world, session) == [("ben", "pending"), ("ben", "rejected")]
+    reply(world, session, request, "approve")
+    assert paid(world) == ["{'cents': 5}"]
+    world.check(session)
+
+
+@pytest.mark.parametrize("approval", [always(), once(), Approval(lambda call: "run"), Approval(lambda call: "ask")])
+def test_a_call_that_a_deploy_put_under_approval_before_it_began_has_a_person_asked(
+    world: World, approval: Approval
+) -> None:
+    @tool
+    def pay(ctx: ToolContext, cents: int) -> str:
+        """Pay."""
+        return "paid"
+
+    script = first(asks("pay", cents=5) & asks("look", at="shelf"))
+    world.app(script, [pay, look])
+
+    def before(place: int, verb: str) -> None:
+        if place == 3:
+            world.app(script, [payer(approval), look])
+
+    world.traffic.before, world.traffic.fault = before, Fault(3, "crash after")
+    session = world.create("Pay", who=ANN)
+    world.run(session)
+    assert paid(world) == []
+    assert world.types(session)[-2:] == ["input.requested", "turn.waiting"]
+    reply(world, session, asked(world, session)[0], "approve")
+    assert paid(world) == ["{'cents': 5}"]
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+def test_a_call_that_a_deploy_made_free_while_its_approval_waits_still_waits_for_it(world: World) -> None:
+    script = first(asks("pay", cents=5))
+    session = held(world, script, [payer(always())])
+
+    @tool
+    def pay(ctx: ToolContext, cents: int) -> str:
+        """Pay."""
+        return "paid"
+
+    world.app(script, [pay])
+    world.run(session)
+    assert paid(world) == []
+    reply(world, session, asked(world, session)[0], "cancel")
+    assert paid(world) == []
+    assert outcomes(world, session) == ["denied"]
+    world.check(session)
+
+
 # What ends it -----------------------------------------------------------------------------------------------------------
 
 KINDS: dict[str, tuple[Any, list[Tool], dict[str, Any]]] = {
