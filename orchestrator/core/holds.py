@@ -24,6 +24,7 @@ from orchestrator.core.fact import (
 from orchestrator.core.names import NEVER, Millis, RequestId
 from orchestrator.core.snapshot import (
     MAX_DELIVERIES,
+    MOST_OF_A_PRINCIPAL,
     Call,
     Candidate,
     Option,
@@ -38,11 +39,12 @@ APPROVE, CANCEL = Option("approve", "Approve"), Option("cancel", "Cancel")
 CONTINUE, STOP = Option("continue", "Continue"), Option("stop", "Stop")
 OPTIONS = {"tool-approval": (APPROVE, CANCEL), "session-limit": (CONTINUE, STOP)}
 MAX_REQUESTS = 64
-"""Settled requests that an open turn remembers, so that a second answer is known as one."""
-MOST_OF_CANDIDATES = 16 * 1024
-"""Bytes of answers that may wait for a policy's judgement at once: they and those who gave them are part of the snapshot."""
+"""Settled requests that an open turn remembers, so that a second answer is known as one: fewer where many are open."""
+MOST_OF_A_TURN = 56 * 1024
+"""Bytes that a turn may have with the answers that wait for a policy's judgement: they and those who gave them are part of the snapshot."""
 OF_A_CANDIDATE = 128
 """Bytes of one of them beside who gave it."""
+MOST_OF_A_CANDIDATE = OF_A_CANDIDATE + MOST_OF_A_PRINCIPAL
 
 
 def turn_of(snapshot: Snapshot) -> Turn:
@@ -100,7 +102,7 @@ def judge_answers(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
     known = {request.id: request for request in turn.requests}
     decisions: list[Decision] = []
     stale: list[RequestId] = []
-    room = _room(turn)
+    room = _room(turn) if any(map(_has_policy, turn.requests)) else 0
     for answer in head.envelope.answers:
         request = known.get(answer.request)
         if request is None or head.at_seq < request.seq:
@@ -132,8 +134,10 @@ def _has_policy(request: Request) -> bool:
 
 
 def _room(turn: Turn) -> int:
-    """How many bytes of answers may still wait for a policy."""
-    return MOST_OF_CANDIDATES - sum(_size(one.by) for request in turn.requests for one in request.candidates)
+    """How many bytes of answers may still wait for a policy. For one there is always room."""
+    if not any(request.candidates for request in turn.requests):
+        return max(MOST_OF_A_TURN - len(codec.pack(turn)), MOST_OF_A_CANDIDATE)
+    return MOST_OF_A_TURN - len(codec.pack(turn))
 
 
 def _size(by: Principal | None) -> int:
@@ -208,7 +212,8 @@ def requested(snapshot: Snapshot, fact: InputRequested) -> Snapshot:
         replace(call, gate="open") if call.id in asked and call.gate == "ask" else call for call in turn.calls
     )
     # What they offered is asked no more; only what they ended with is.
-    kept = tuple(replace(request, options=()) for request in turn.requests[-MAX_REQUESTS:])
+    begin = max(len(turn.requests) - max(MAX_REQUESTS - len(fact.requests), 0), 0)
+    kept = tuple(replace(request, options=()) for request in turn.requests[begin:])
     return replace(
         snapshot, turn=replace(turn, calls=calls, requests=(*kept, *fact.requests), withdrawn=False, over_budget="")
     )

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core import codec
+from orchestrator.core import codec, holds
 from orchestrator.core.advance import advance, judge
 from orchestrator.core.delivery import Answered, Envelope, Head
-from orchestrator.core.fact import AnswersTaken, CandidateJudged, DeliveryDropped, DeliveryWaits
-from orchestrator.core.names import DeliveryId, RequestId
-from orchestrator.core.snapshot import MAX_DELIVERIES, Principal, Snapshot
+from orchestrator.core.fact import AnswersTaken, CandidateJudged, DeliveryDropped, DeliveryWaits, InputRequested
+from orchestrator.core.names import DeliveryId, Millis, RequestId, TurnId, call_id, request_id
+from orchestrator.core.snapshot import MAX_CALLS, MAX_DELIVERIES, Call, Principal, Request, Snapshot, Turn
 from tests.core.test_states import ASKED, NOW, OTHER, SCENE, held
 
 ONE, TWO = RequestId("req_" + "0" * 26), RequestId("req_" + "0" * 25 + "1")
@@ -78,7 +78,7 @@ def test_answers_that_wait_for_a_policy_have_a_room_and_those_without_one_are_st
         assert len(fact.decisions) + len(fact.stale) == 2
         taken.append(len(fact.decisions))
         before = advance(before, fact)
-    assert len(codec.pack_snapshot(before)) < codec.SNAPSHOT_LIMIT // 2
+    assert len(codec.pack_snapshot(before)) < codec.SNAPSHOT_LIMIT
     assert taken[0] == 2
     assert taken == sorted(taken, reverse=True)
     assert taken[-1] == 0
@@ -86,6 +86,41 @@ def test_answers_that_wait_for_a_policy_have_a_room_and_those_without_one_are_st
     fact = judge(before, Head(DeliveryId("dlv_A"), 300, 35, words), SCENE)
     assert isinstance(fact, AnswersTaken), "it is an answer all the same, and begins no turn"
     assert (fact.decisions, fact.stale, fact.words) == ((), (ONE,), True)
+
+
+def test_a_turn_at_all_its_limits_still_fits_into_a_snapshot_and_can_be_answered() -> None:
+    boss = Principal("jwt", "user", "boss", extra={"groups": "x" * 4_000})
+    names = [call_id(12, 30, place) for place in range(MAX_CALLS)]
+    calls = tuple(Call(name, "p" * 62, "p" * 48, "0" * 16, "ask", asks="approval", gate="ask") for name in names)
+    dues = tuple(DeliveryId(f"dlv_{n:026}") for n in range(MAX_DELIVERIES))
+    turn = Turn(
+        TurnId("turn_12"), 12, dues[:32], boss, "support", NOW, step=31, calls=calls, finish="tool-calls",
+        joining=dues[32:],
+    )  # fmt: skip
+
+    def batch(of: str) -> InputRequested:
+        requests = tuple(
+            Request(
+                request_id(of * 26, place), "tool-approval", name, 33, options=holds.OPTIONS["tool-approval"],
+                who="policy", expires=Millis(NOW + 1000),
+            )
+            for place, name in enumerate(names)
+        )  # fmt: skip
+        return InputRequested(TurnId("turn_12"), 31, requests, NOW)
+
+    before = advance(Snapshot(started=True, turn=turn, marks=tuple(range(10**6, 10**6 + 16))), batch("0"))
+    assert before.turn is not None
+    over = tuple(replace(one, state="approved", option="approve", told=True) for one in before.turn.requests)
+    before = advance(replace(before, turn=replace(before.turn, requests=over)), batch("1"))
+    taken = 0
+    for n in range(9, 40):
+        answers = tuple(Answered(request_id("1" * 26, place), "approve") for place in range(64))
+        fact = judge(before, replace(given(*answers, who=boss), id=DeliveryId(f"dlv_{n:026}"), n=n), SCENE)
+        assert isinstance(fact, AnswersTaken)
+        taken += len(fact.decisions)
+        before = advance(before, fact)
+    assert taken >= 1
+    assert len(codec.pack_snapshot(before)) <= codec.SNAPSHOT_LIMIT
 
 
 def test_words_that_a_policy_refuses_fill_no_turn_without_end() -> None:
