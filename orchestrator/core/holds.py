@@ -175,9 +175,14 @@ def judge_words(turn: Turn, head: Head, at: Millis) -> AnswersTaken | None:
 def _option(request: Request, envelope: Envelope) -> str:
     if not envelope.words:
         return ""
-    for number, option in enumerate(request.options, 1):
-        if envelope.words in (option.id.casefold(), option.label.strip().casefold(), str(number)):
-            return option.id
+    # Its label first: where people choose among numbers, they mean the number that they read.
+    for names in (
+        {option.label.strip().casefold(): option.id for option in reversed(request.options)},
+        {option.id.casefold(): option.id for option in request.options},
+        {str(number): option.id for number, option in enumerate(request.options, 1)},
+    ):
+        if envelope.words in names:
+            return names[envelope.words]
     return ""
 
 

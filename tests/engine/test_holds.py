@@ -146,6 +146,20 @@ def test_words_that_are_no_option_of_the_first_request_take_all_of_them_back(wor
     world.check(session)
 
 
+@pytest.mark.parametrize(
+    ("text", "chosen"), [("1", "1"), ("3", "3"), (" TWO ", "Two"), ("2", "1"), ("4", "4"), ("four", "four")]
+)
+def test_a_text_means_the_option_that_reads_so_before_the_one_that_stands_there(
+    world: World, text: str, chosen: str
+) -> None:
+    session = held(world, first(asks("ask_question", question="?", options=["3", "1", "Two"])), [ask_question])
+    world.say(session, text, who=ANN)
+    world.run(session)
+    [(_, found)] = world.history(session)[2][1]
+    assert found["answer"] == chosen
+    world.check(session)
+
+
 # One after the other ----------------------------------------------------------------------------------------------------
 
 
