@@ -12,13 +12,11 @@ from orchestrator.asides import Context
 from orchestrator.core import codec
 from orchestrator.core.delivery import Answered, Body, Delivery, Envelope, Part, Response
 from orchestrator.core.names import DeliveryId, Millis
-from orchestrator.core.snapshot import Principal
+from orchestrator.core.snapshot import MOST_OF_A_PRINCIPAL, Principal
 from orchestrator.errors import BadRequest, BodyTooLarge
 
 MOST_WORDS = 100
 """Bytes of a message that may be the words of an option."""
-MOST_OF_A_PRINCIPAL = 4096
-"""Bytes of a caller's id and attributes; they are part of every snapshot of their turn."""
 
 
 @contextmanager

@@ -288,7 +288,8 @@ class Draft:
             case ModelAnswered():
                 # What the provider has counted is known; its answer is part of that.
                 counted = counted_context(fact.usage)
-                self._row(given.answer, step_key(fact.turn, fact.step))
+                if given.answer:
+                    self._row(given.answer, step_key(fact.turn, fact.step))
                 self.fresh = 0 if counted else self.fresh
             case ToolReturned():
                 if fact.call not in bodies.outcomes:

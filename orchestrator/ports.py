@@ -58,7 +58,7 @@ class AskedTool:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The complete answer. `row` is the message as JSON, the history's next row; `finish` is one of
+    """The complete answer. `row` is the message as JSON, the history's next row, or nothing where nothing was said; `finish` is one of
     stop, tool-calls, length, content-filter, error, other."""
 
     row: bytes

@@ -318,8 +318,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class AnswersTaken:
-    """Answers came in. `stale`: the requests among them that had ended otherwise. `words`: it was a message that answers;
-    `aside`, `output`: as for `TurnStarted`."""
+    """Answers came in. `stale`: the requests among them that had ended otherwise, or for whose policy too many wait already.
+    `words`: it was a message that answers; `aside`, `output`: as for `TurnStarted`."""
 
     delivery: DeliveryId
     n: int

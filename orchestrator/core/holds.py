@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from orchestrator.core import codec
 from orchestrator.core.delivery import Answered, Envelope, Head
 from orchestrator.core.fact import (
     AnswersTaken,
@@ -21,13 +22,30 @@ from orchestrator.core.fact import (
     RequestsWithdrawn,
 )
 from orchestrator.core.names import NEVER, Millis, RequestId
-from orchestrator.core.snapshot import Call, Candidate, Option, Principal, Request, RequestState, Snapshot, Turn, Usage
+from orchestrator.core.snapshot import (
+    MAX_DELIVERIES,
+    MOST_OF_A_PRINCIPAL,
+    Call,
+    Candidate,
+    Option,
+    Principal,
+    Request,
+    RequestState,
+    Snapshot,
+    Turn,
+    Usage,
+)
 
 APPROVE, CANCEL = Option("approve", "Approve"), Option("cancel", "Cancel")
 CONTINUE, STOP = Option("continue", "Continue"), Option("stop", "Stop")
 OPTIONS = {"tool-approval": (APPROVE, CANCEL), "session-limit": (CONTINUE, STOP)}
 MAX_REQUESTS = 64
-"""Settled requests that an open turn remembers, so that a second answer is known as one."""
+"""Settled requests that an open turn remembers, so that a second answer is known as one: fewer where many are open."""
+MOST_OF_A_TURN = 56 * 1024
+"""Bytes that a turn may have with the answers that wait for a policy's judgement: they and those who gave them are part of the snapshot."""
+OF_A_CANDIDATE = 128
+"""Bytes of one of them beside who gave it."""
+MOST_OF_A_CANDIDATE = OF_A_CANDIDATE + MOST_OF_A_PRINCIPAL
 
 
 def turn_of(snapshot: Snapshot) -> Turn:
@@ -85,6 +103,7 @@ def judge_answers(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
     known = {request.id: request for request in turn.requests}
     decisions: list[Decision] = []
     stale: list[RequestId] = []
+    room = _room(turn) if any(map(_has_policy, turn.requests)) else 0
     for answer in head.envelope.answers:
         request = known.get(answer.request)
         if request is None or head.at_seq < request.seq:
@@ -94,7 +113,12 @@ def judge_answers(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
             if _differs(request, answer):
                 stale.append(request.id)
         elif admits(request, turn, by) and (decision := decide(request, answer.option, answer.text)) is not None:
-            decisions.append(replace(decision, judged=request.who != "policy" or request.kind != "tool-approval"))
+            judged = not _has_policy(request)
+            room -= 0 if judged else _size(by)
+            if judged or room >= 0:
+                decisions.append(replace(decision, judged=judged))
+            else:
+                stale.append(request.id)
     if not decisions and not stale:
         return DeliveryDropped(head.id, head.n, "not_open", at)
     return AnswersTaken(
@@ -104,6 +128,21 @@ def judge_answers(snapshot: Snapshot, head: Head, at: Millis) -> Fact:
 
 def _differs(request: Request, answer: Answered) -> bool:
     return answer.option != request.option or (answer.text and request.kind == "question")
+
+
+def _has_policy(request: Request) -> bool:
+    return request.who == "policy" and request.kind == "tool-approval"
+
+
+def _room(turn: Turn) -> int:
+    """How many bytes of answers may still wait for a policy. For one there is always room."""
+    if not any(request.candidates for request in turn.requests):
+        return max(MOST_OF_A_TURN - len(codec.pack(turn)), MOST_OF_A_CANDIDATE)
+    return MOST_OF_A_TURN - len(codec.pack(turn))
+
+
+def _size(by: Principal | None) -> int:
+    return OF_A_CANDIDATE + (len(codec.pack(by)) if by is not None else 0)
 
 
 def _takes(request: Request, turn: Turn, head: Head) -> bool:
@@ -125,16 +164,27 @@ def judge_words(turn: Turn, head: Head, at: Millis) -> AnswersTaken | None:
     decision = decide(first, option, not option)
     if decision is None:
         return None
-    decision = replace(decision, judged=first.who != "policy" or first.kind != "tool-approval")
-    return AnswersTaken(head.id, head.n, turn.id, turn.step, (decision,), (), envelope.principal, True, at)
+    judged = not _has_policy(first)
+    if not judged and len(turn.deliveries) + len(turn.joining) >= MAX_DELIVERIES:
+        # The policy may refuse them one after the other, and each belongs to the turn: it takes in no more messages.
+        return None
+    fits = judged or _size(envelope.principal) <= _room(turn)
+    decisions = (replace(decision, judged=judged),) if fits else ()
+    stale = () if fits else (first.id,)
+    return AnswersTaken(head.id, head.n, turn.id, turn.step, decisions, stale, envelope.principal, True, at)
 
 
 def _option(request: Request, envelope: Envelope) -> str:
     if not envelope.words:
         return ""
-    for number, option in enumerate(request.options, 1):
-        if envelope.words in (option.id.casefold(), option.label.strip().casefold(), str(number)):
-            return option.id
+    # Its label first: where people choose among numbers, they mean the number that they read.
+    for names in (
+        {option.label.strip().casefold(): option.id for option in reversed(request.options)},
+        {option.id.casefold(): option.id for option in request.options},
+        {str(number): option.id for number, option in enumerate(request.options, 1)},
+    ):
+        if envelope.words in names:
+            return names[envelope.words]
     return ""
 
 
@@ -168,7 +218,9 @@ def requested(snapshot: Snapshot, fact: InputRequested) -> Snapshot:
     calls = tuple(
         replace(call, gate="open") if call.id in asked and call.gate == "ask" else call for call in turn.calls
     )
-    kept = turn.requests[-MAX_REQUESTS:]
+    # What they offered is asked no more; only what they ended with is.
+    begin = max(len(turn.requests) - max(MAX_REQUESTS - len(fact.requests), 0), 0)
+    kept = tuple(replace(request, options=()) for request in turn.requests[begin:])
     return replace(
         snapshot, turn=replace(turn, calls=calls, requests=(*kept, *fact.requests), withdrawn=False, over_budget="")
     )

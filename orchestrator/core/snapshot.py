@@ -26,6 +26,8 @@ MAX_CALLS = 128
 """Tool calls in one model answer; more is an error of the model."""
 MAX_DELIVERIES = 64
 """Messages that one turn takes in; the next ones begin their own."""
+MOST_OF_A_PRINCIPAL = 4096
+"""Bytes of a caller's id and attributes; they are part of every snapshot of their turn."""
 MAX_TOGETHER_BYTES = 1024 * 1024
 """Bytes of messages that are taken in together."""
 KEPT_TURNS = 16

@@ -33,20 +33,25 @@ def finish_of(reason: str, calls: Sequence[AskedTool]) -> str:
     return _FINISH.get(reason, "other")
 
 
-def check(text: str, calls: Sequence[AskedTool]) -> None:
-    """Raise `ModelFailure` for an answer that nobody can go on from."""
+def check(text: str, calls: Sequence[AskedTool], reason: str) -> None:
+    """Raise `ModelFailure` for an answer that nobody can go on from. A model that stops without a word has nothing more to say."""
     if len(calls) > MAX_CALLS:
         raise ModelFailure(
             f"The model asked for {len(calls)} tool calls at once; {MAX_CALLS} is the limit.",
             retryable=False,
             details={"name": "TooManyCalls"},
         )
-    if not calls and not text.strip():
+    if is_empty(text, calls) and reason != "stop":
         raise ModelFailure(
             "The model gave an empty answer: no text and no tool call.",
             retryable=False,
             details={"name": "EmptyAnswer"},
         )
+
+
+def is_empty(text: str, calls: Sequence[AskedTool]) -> bool:
+    """Whether there is nothing in an answer that a history could keep: providers do not take such a message back."""
+    return not calls and not text.strip()
 
 
 def content_filtered() -> ModelFailure:

@@ -183,9 +183,10 @@ def complete(response: ModelResponse) -> Answer:
     calls = rows.calls(response)
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     reasoning = "".join(part.content for part in response.parts if isinstance(part, ThinkingPart))
-    rules.check(text, calls)
+    rules.check(text, calls, response.finish_reason or "")
     finish = rules.finish_of(response.finish_reason or "", calls)
-    return Answer(rows.ONE.dump_json(response), text, reasoning, finish, _usage(response), calls)
+    row = b"" if rules.is_empty(text, calls) else rows.ONE.dump_json(response)
+    return Answer(row, text, reasoning, finish, _usage(response), calls)
 
 
 def _was_cut(response: ModelResponse) -> bool:

@@ -311,11 +311,11 @@ class ScriptedModel:
         )
         if reply.finish == "content_filter":
             raise rules.content_filtered()
-        rules.check(reply.text, asked)
+        rules.check(reply.text, asked, reply.finish)
         finish = rules.finish_of(reply.finish, asked)
         given = _tokens(call) if self._input_tokens is None else self._input_tokens
         usage = Usage(input=given, output=1 + len(reply.text) // 4, micro_usd=self._micro_usd)
-        row = _row(self._name, reply, asked, usage)
+        row = b"" if rules.is_empty(reply.text, asked) else _row(self._name, reply, asked, usage)
         return Answer(row, reply.text, reply.reasoning, finish, usage, asked)
 
 

@@ -30,7 +30,7 @@ LONGEST_SILENCE = 660.0
 LONGEST_WAIT = 86_400.0
 """Seconds that a provider may put a call off."""
 HANG_UP_SECONDS = 2.0
-MOST_ID_BYTES = 16_000
+MOST_ID_BYTES = 8_000
 ANSWER_CUT = "The answer was cut at its length limit, so this call was not run. Make it again, with a shorter answer."
 
 

@@ -19,7 +19,7 @@ from orchestrator.state import SessionState, StateView
 from orchestrator.tool import Approved, Tool, ToolContext
 from orchestrator.turn.filing import user_files
 from orchestrator.turn.hands import Hands
-from orchestrator.turn.judging import judge_again
+from orchestrator.turn.judging import first_gate, judge_again
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Calling:
     def _start(self, fresh: list[Call]) -> bool:
         """Start calls. False when a start had to be committed and news came with it: a refusal, or that the turn must stop."""
         hands = self._hands
-        approved = [call for call in fresh if call.gate == "approved" and call.id not in self._judged]
+        approved = [one for one in fresh if (one.gate, one.state) == ("approved", "asked") and one.id not in self._judged]
         if approved and not judge_again(hands, approved):
             return False
         self._judged.update(call.id for call in approved)
@@ -141,13 +141,16 @@ class Calling:
             elif tool is None:
                 text = f"There is no tool {call.tool!r} any more: the agent was changed while this call was waiting."
                 self._settle(call, failed("TOOL_REMOVED", text))
+            elif not (call.asks or call.gate) and first_gate(tool.approval, hands.owned.snapshot.approved, tool.name):
+                # A deploy has put it under approval since the model asked for it.
+                again.append(Verdict(call.id, "ask"))
             else:
                 try:
                     ready.append((call, tool, toolbox.check(call.tool, inputs[call.id])))
                 except WrongCall as problem:
                     self._settle(call, failed("INVALID_CALL", str(problem)))
         if again:
-            # It may have run: a person decides whether it runs again.
+            # It may have run, or it must not run without leave any more: a person decides.
             turn = hands.turn
             hands.give(CallsJudged(turn.id, turn.step, tuple(again), hands.process.clock.now()))
         return ready

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from orchestrator.approval import Approval, Deny, GatedCall, Responder, verdict_of
+from orchestrator.core import holds
 from orchestrator.core.effect import JudgeCalls, JudgeCandidate
 from orchestrator.core.event import Bodies, Outcome
 from orchestrator.core.fact import CallsJudged, CallStatus, CandidateJudged, ToolReturned, Verdict
@@ -134,6 +136,9 @@ def judge_candidate(hands: Hands, effect: JudgeCandidate) -> None:
         if heard is None:
             return
         reason = _reason(hands, heard[request.id])
+    elif holds.admits(replace(request, who="requester"), hands.turn, candidate.by):
+        # A deploy has removed the policy, or the tool: the built-in rule is left.
+        reason = ""
     turn = hands.turn
     hands.give(CandidateJudged(turn.id, turn.step, request.id, candidate.id, reason, hands.process.clock.now()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import orchestrator.ids as ids
 from orchestrator.core import holds
@@ -19,6 +19,10 @@ from orchestrator.turn.judging import gated, nobody
 
 MOST_LABEL = 80
 MOST_OPTIONS = 10
+MOST_OF_OPTIONS = 8 * 1024
+"""Bytes of the options of all questions of one answer: they are part of the snapshot."""
+OF_AN_OPTION = 24
+"""Bytes of one of them beside its label."""
 MAYBE_RUN = "It was approved before and began; it may have run, wholly or partly. Run it again?"
 
 
@@ -30,18 +34,24 @@ def request_input(hands: Hands, effect: AskPeople) -> None:
         return
     at, fresh = hands.process.clock.now(), ids.ulid(hands.process.clock.now())
     tools = {tool.name: tool for tool in hands.agent.tools}
-    made = [
-        _of_call(hands, call, tools.get(call.tool), fresh, place, at) for place, call in enumerate(effect.calls)
-    ] or [_of_budget(hands, fresh, at)]
+    made: list[tuple[Request, Note]] = []
+    room = MOST_OF_OPTIONS
+    for place, call in enumerate(effect.calls):
+        request, note = _of_call(hands, call, tools.get(call.tool), fresh, place, at, room)
+        room -= _size(request.options) if call.asks == "question" else 0
+        made.append((request, note))
+    made = made or [_of_budget(hands, fresh, at)]
     requests = tuple(request for request, _ in made)
     notes = {request.id: note for request, note in made}
     fact = InputRequested(hands.turn.id, hands.turn.step, requests, at)
     hands.given.append(Given(fact, Bodies(requests=tuple(wire(note) for note in notes.values())), asked=notes))
 
 
-def _of_call(hands: Hands, call: Call, tool: Tool | None, fresh: str, place: int, at: Millis) -> tuple[Request, Note]:
+def _of_call(
+    hands: Hands, call: Call, tool: Tool | None, fresh: str, place: int, at: Millis, room: int
+) -> tuple[Request, Note]:
     if call.asks == "question":
-        return _question(hands, call, fresh, place, at)
+        return _question(hands, call, fresh, place, at, room)
     approval = tool.approval if tool is not None else None
     shown = gated(hands, call)
     prompt = approval.text(shown) if approval is not None else f"Run {call.tool}?"
@@ -58,15 +68,22 @@ def _of_call(hands: Hands, call: Call, tool: Tool | None, fresh: str, place: int
     return request, _note(hands, request, call, prompt, at, display="confirmation")
 
 
-def _question(hands: Hands, call: Call, fresh: str, place: int, at: Millis) -> tuple[Request, Note]:
+def _size(options: Iterable[Option]) -> int:
+    return sum(OF_AN_OPTION + len(option.label.encode("utf-8", "replace")) for option in options)
+
+
+def _question(hands: Hands, call: Call, fresh: str, place: int, at: Millis, room: int) -> tuple[Request, Note]:
     given = gated(hands, call).input
     labels = given.get("options")
     found = [str(label)[:MOST_LABEL] for label in labels][:MOST_OPTIONS] if isinstance(labels, list) else []
     options = tuple(Option(str(number), label) for number, label in enumerate(found, 1))
+    prompt = str(given.get("question", ""))
+    if _size(options) > room:
+        # Nothing is lost by it: people read them in the question, and any words are an answer.
+        prompt, options = "\n- ".join((prompt, *found)), ()
     request = Request(
         request_id(fresh, place), "question", call.id, hands.owned.position.seq, options=options, freeform=True
     )
-    prompt = str(given.get("question", ""))
     return request, _note(hands, request, call, prompt, at, display="select" if options else "text")
 
 

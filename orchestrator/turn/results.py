@@ -47,6 +47,8 @@ def take(toolbox: ToolBox, answer: Answer) -> Taken:
         try:
             if answer.finish == "length":
                 raise WrongCall(CUT)
+            if place < 0 and not answer.text.strip():
+                raise WrongCall(f"The answer was empty. Call {toolbox.result_tool} with the result.")
             result, delivered = plain_json(toolbox.result(value)), True
             outcomes[place] = TAKEN
         except (WrongCall, ValueError) as problem:

@@ -155,6 +155,41 @@ def test_continue_gives_the_same_turn_as_much_again(world: World) -> None:
     world.check(session)
 
 
+def test_an_answer_that_comes_again_lets_the_session_go_on_once(world: World) -> None:
+    session = held(world)
+    [first] = asked(world, session)
+    for _ in range(2):
+        world._insist(lambda: world.worker.answer(session, [Response(first, "continue")], principal=ANN))
+    world.run(session)
+    assert len(world.requests) == 2
+    for option in ("continue", "stop"):
+        world.worker.answer(session, [Response(first, option)], principal=ANN)
+        world.run(session)
+    assert len(world.requests) == 2
+    assert world.types(session).count("input.requested") == 2
+    assert world.types(session)[-1] == "turn.waiting", "what is asked now waits for an answer of its own"
+    answer(world, session, "continue")
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+@pytest.mark.parametrize(("option", "ends"), [("continue", "turn.completed"), ("stop", "turn.cancelled")])
+def test_an_answer_to_a_prompt_whose_turn_is_over_begins_no_turn(world: World, option: str, ends: str) -> None:
+    session = held(world)
+    answer(world, session, option)
+    while world.types(session)[-1] == "turn.waiting":
+        answer(world, session, option)
+    before = world.types(session)
+    assert before[-2:] == [ends, "session.waiting"]
+    for again in ("continue", "stop"):
+        answer(world, session, again)
+    assert world.types(session) == before
+    world.say(session, "And now?", who=ANN)
+    world.run(session)
+    assert [row for row in world.history(session) if row[0] == "said"] == [said("Look around"), said("And now?")]
+    world.check(session)
+
+
 def test_stop_cancels_the_turn_and_the_next_message_is_asked_for_under_a_new_request(world: World) -> None:
     session = held(world)
     answer(world, session, "stop")

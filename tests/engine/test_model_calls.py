@@ -511,6 +511,74 @@ def test_calls_that_a_provider_has_cut_are_answered_so_that_it_takes_the_history
     world.check(session)
 
 
+def test_arguments_that_are_no_json_are_told_to_the_model_and_the_turn_goes_on(
+    world: World, provided: Callable[[Any], FakeOpenAI]
+) -> None:
+    @tool
+    def find(ctx: ToolContext, x: int) -> str:
+        """Find."""
+        return f"found {x}"
+
+    broken = provider.tools(provider.Use("find", '{"x": 1', id="c1"), provider.Use("find", '{"x": 2}', id="c2"))
+    fake = provided([broken, provider.tools(provider.Use("find", '{"x": 1}', id="c3")), provider.text("all of it")])
+    world.app([], [find])
+    session = world.create()
+    world.run(session)
+    told = {
+        message["tool_call_id"]: message["content"] for message in fake.calls[-1].messages if message["role"] == "tool"
+    }
+    assert "JSON" in told["c1"]
+    assert (told["c2"], told["c3"]) == ("found 2", "found 1")
+    assert world.types(session).count("action.result") == 2
+    assert world.types(session)[-2:] == ["turn.completed", "session.waiting"]
+    world.check(session)
+
+
+def test_a_model_that_stops_without_a_word_completes_its_turn_without_a_message(
+    world: World, provided: Callable[[Any], FakeOpenAI]
+) -> None:
+    @tool
+    def look(ctx: ToolContext) -> str:
+        """Look."""
+        return "seen"
+
+    fake = provided([provider.tools(provider.use("look", id="c1")), provider.empty(), provider.text("all of it")])
+    world.app([], [look])
+    session = world.create()
+    world.run(session)
+    assert world.types(session)[-4:] == ["step.started", "step.completed", "turn.completed", "session.waiting"]
+    assert "message.completed" not in world.types(session)
+    world.check(session)
+    world.kill(world.worker)
+    world.say(session, "again")
+    world.run(session)
+    assert [message["role"] for message in fake.calls[-1].messages] == ["user", "assistant", "tool", "user"]
+    assert world.history(session)[-2:] == [said("again"), answered("all of it")]
+    world.check(session)
+
+
+@pytest.mark.parametrize("at", range(2, 7))
+@pytest.mark.parametrize("how", ["crash before", "crash after", "reply lost"])
+def test_an_answer_without_a_word_that_breaks_anywhere_ends_its_turn_once(world: World, at: int, how: How) -> None:
+    world.app(lambda talk: answers("") if talk.turn == "turn_0" else answers("done"))
+    world.traffic.fault = Fault(at, how)
+    session = world.create()
+    world.run(session)
+    world.say(session, "again")
+    world.run(session)
+    assert world.history(session) == [said("hello"), said("again"), answered("done")]
+    assert world.types(session).count("turn.completed") == 2
+    world.check(session)
+
+
+def test_an_answer_without_a_word_brings_no_result(world: World) -> None:
+    world.app([answers(""), answers('{"cents": 5}')])
+    session = world.create("price?", output={"type": "object"})
+    world.run(session)
+    assert [data["result"] for kind, data in world.shown(session) if kind == "result.completed"] == [{"cents": 5}]
+    world.check(session)
+
+
 def test_an_outage_of_the_provider_fails_the_turn_and_never_the_session(
     world: World, provided: Callable[[Any], FakeOpenAI]
 ) -> None:

@@ -234,7 +234,7 @@ def test_provider_ids_that_no_snapshot_can_hold_fail_the_turn_after_one_call(wor
     session = world.create()
     assert world.run(session) == ["parked"]
     assert len(world.requests) == 1
-    assert "16,000" in failure(world, session)["message"]
+    assert "8,000" in failure(world, session)["message"]
     assert world.starts("look") == []
     world.check(session)
     goes_on(world, session)

@@ -294,9 +294,15 @@ def test_a_slow_model_is_not_a_silent_one(provider: Provider) -> None:
 
 
 def test_an_empty_answer_is_a_failure_that_says_so(layer: Layer, provider: Provider) -> None:
-    failed = failure(layer, provider, empty())
+    failed = failure(layer, provider, replace(empty(), finish="length"))
     assert not failed.retryable
     assert "empty answer" in failed.message
+
+
+def test_an_answer_that_stops_without_a_word_is_one_and_no_row(layer: Layer, provider: Provider) -> None:
+    provider([empty()])
+    answer = ask(layer.model(NAME), call(layer))
+    assert (answer.row, answer.text, answer.finish, answer.calls) == (b"", "", "stop", ())
 
 
 def test_a_filtered_answer_is_a_failure_that_says_so(layer: Layer, provider: Provider) -> None:

@@ -165,10 +165,15 @@ def test_a_failure_can_pass_after_some_tries(layer: Layer) -> None:
 
 
 def test_it_fails_on_an_empty_answer_and_on_too_many_calls_like_a_real_model(layer: Layer) -> None:
-    for reply in (answers(""), calls(*[asks("a")] * 129)):
+    for reply in (answers("", finish="length"), calls(*[asks("a")] * 129)):
         with pytest.raises(ModelFailure) as failed:
             ask(ScriptedModel([reply]), call(layer))
         assert not failed.value.retryable
+
+
+def test_it_may_stop_without_a_word(layer: Layer) -> None:
+    answer = ask(ScriptedModel([answers(" ")]), call(layer))
+    assert (answer.row, answer.finish, answer.calls) == (b"", "stop", ())
 
 
 def test_a_summary_is_said_without_the_script_and_moves_nothing_on(layer: Layer) -> None:
