@@ -65,7 +65,7 @@ class Approval:
     """When a call needs leave, what is asked, who may give it, and for how long.
 
     `policy` is a function of the call (sync or async), or `never`, `once` (the first time in a session), `always`. One that raises
-    asks. It is asked once more when the call has leave and is about to run: by then it can only still forbid it, and does if it raises.
+    asks. It is asked once more when the call has leave and is about to run: by then it can only still forbid it (`Deny`).
     `prompt` is a text with the arguments in braces, or a function. `response` says whether who has answered may; without it that is the
     person who caused the turn. It is asked for refusals, too. After `expires` the call is refused.
     """

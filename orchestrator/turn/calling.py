@@ -92,7 +92,9 @@ class Calling:
     def _start(self, fresh: list[Call]) -> bool:
         """Start calls. False when a start had to be committed and news came with it: a refusal, or that the turn must stop."""
         hands = self._hands
-        approved = [one for one in fresh if (one.gate, one.state) == ("approved", "asked") and one.id not in self._judged]
+        approved = [
+            one for one in fresh if (one.gate, one.state) == ("approved", "asked") and one.id not in self._judged
+        ]
         if approved and not judge_again(hands, approved):
             return False
         self._judged.update(call.id for call in approved)

@@ -71,13 +71,13 @@ def _verdict(hands: Hands, name: str, judged: Judged) -> str | Deny:
         problem = judged.broken
     except ValueError as wrong:
         problem = str(wrong)
-    log.warning("%s %s: a person is asked, because the policy failed: %s", hands.owned.session, name, problem)
+    log.warning("%s %s: a person decides, because the policy failed: %s", hands.owned.session, name, problem)
     return "ask"
 
 
 def judge_again(hands: Hands, calls: Sequence[Call]) -> bool:
     """Ask the policies of approved calls once more before these begin: what a person has let through may be forbidden by now. Those
-    that must not run get their results. One that cannot be asked says no. False if it was interrupted."""
+    that must not run get their results. One that fails would have a person asked, and one was. False if it was interrupted."""
     tools = {tool.name: tool for tool in hands.agent.tools}
     policies: dict[str, tuple[Any, object]] = {
         call.id: (approval.policy, gated(hands, call))
@@ -89,13 +89,7 @@ def judge_again(hands: Hands, calls: Sequence[Call]) -> bool:
         return False
     turn = hands.turn
     for name, judged in heard.items():
-        try:
-            said = verdict_of(judged.said) if not judged.broken else Deny("The policy could not be asked.")
-        except ValueError as wrong:
-            said = Deny(str(wrong))
-        if judged.broken:
-            log.warning("%s %s: not run, because the policy failed: %s", hands.owned.session, name, judged.broken)
-        if isinstance(said, Deny):
+        if isinstance(said := _verdict(hands, name, judged), Deny):
             fact = ToolReturned(turn.id, turn.step, CallId(name), "rejected", hands.process.clock.now())
             hands.give(fact, Bodies(outcomes={CallId(name): denied(said.reason)}))
     return True

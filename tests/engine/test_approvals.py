@@ -551,7 +551,7 @@ def test_a_policy_function_decides_about_each_call(world: World, says: str, runs
 
 @pytest.mark.parametrize(
     ("then", "runs"),
-    [("ask", True), ("run", True), (Deny("Ann left the company."), False), (RuntimeError("down"), False)],
+    [("ask", True), ("run", True), (Deny("Ann left the company."), False), (RuntimeError("down"), True)],
 )
 def test_what_a_person_has_let_through_is_still_a_matter_of_the_policy(world: World, then: object, runs: bool) -> None:
     says: list[Any] = ["ask", then]
