@@ -34,9 +34,9 @@ def as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def say(text: str = "") -> None:
+def say(text: str = "", *, end: str = "\n") -> None:
     """A line on standard output."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(text + end)
 
 
 def note(text: str) -> None:

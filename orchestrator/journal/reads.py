@@ -237,9 +237,7 @@ class Reads:
         return found
 
 
-def _view(
-    session: SessionId, fields: dict[bytes, bytes], last: list[tuple[bytes, float]], now_ms: int
-) -> View | None:
+def _view(session: SessionId, fields: dict[bytes, bytes], last: list[tuple[bytes, float]], now_ms: int) -> View | None:
     if not fields or ERASING.encode() in fields:
         return None
     plain = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
