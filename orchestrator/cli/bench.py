@@ -49,8 +49,8 @@ class Slow(OrchestratorError):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured. Times in milliseconds: of each message until a worker had begun it (by the clock of Redis, in whole ones) and until
-    its answer was stored, and of a round trip to Redis."""
+    """What was measured. Times in milliseconds: of each message until a worker had begun it (whole ones, by the clock of Redis) and
+    until its answer was stored, and of a round trip to Redis."""
 
     workers: int
     concurrency: int

@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 from orchestrator import local
-from orchestrator.cli.processes import Pool, free_port, prepare, web_child, workers
+from orchestrator.cli.processes import Pool, check_access, free_port, prepare, web_child, workers
 from orchestrator.cli.reach import find_app, shown
 from orchestrator.cli.supervisor import Supervisor
 from orchestrator.config import Settings
@@ -35,6 +35,7 @@ def dev(app: str, *, port: int, data: str, processes: int, chat: bool, pool: Poo
     }
     environ.pop("ORCHESTRATOR_BROKER_URL", None)
     env, settings = prepare(app, environ)
+    check_access(env["ORCHESTRATOR_APP"], settings)
     _say_what_is_not_used(folder)
     local.resolve(settings.url)
     children = [*workers(pool, processes, env, settings), web_child(env, port)]

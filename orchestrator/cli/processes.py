@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import orchestrator.ids as ids
+from orchestrator import auth
 from orchestrator.cli.reach import KeepersRing, Unreachable, find_app, open_journal, surroundings
 from orchestrator.cli.supervisor import Child, Supervisor
 from orchestrator.config import Settings, from_environment
@@ -37,7 +38,12 @@ def prepare(app: str, environ: Mapping[str, str]) -> tuple[dict[str, str], Setti
     return env, settings
 
 
-def check(app: str, settings: Settings) -> None:
+def check_access(app: str, settings: Settings) -> None:
+    """Refuse credentials that are none before a web process does it, again and again. Raises `ConfigError`."""
+    auth.walk(find_app(app).auth, settings)
+
+
+def check_journal(app: str, settings: Settings) -> None:
     """Refuse a journal that cannot work before anything is started. One that is away is waited for by whoever needs it."""
     engine = Engine(find_app(app), settings, wake=KeepersRing())
     try:
@@ -100,7 +106,7 @@ def web_child(env: Mapping[str, str], port: int) -> Child:
 def worker(app: str, processes: int, pool: Pool) -> int:
     """`orchestrator worker`."""
     env, settings = prepare(app, os.environ)
-    check(env["ORCHESTRATOR_APP"], settings)
+    check_journal(env["ORCHESTRATOR_APP"], settings)
     return Supervisor(workers(pool, processes, env, settings)).run()
 
 
@@ -109,6 +115,7 @@ def web(app: str, *, host: str, port: int, processes: int) -> NoReturn:
     env, settings = prepare(app, os.environ)
     if not host.startswith("unix:") and (":" not in host or host.endswith("]")):
         port = free_port(host, port)
-    check(env["ORCHESTRATOR_APP"], settings)
+    check_access(env["ORCHESTRATOR_APP"], settings)
+    check_journal(env["ORCHESTRATOR_APP"], settings)
     env |= {"BIND": host, "PORT": str(port)}
     os.execve(sys.executable, [*web_command(), "--workers", str(processes)], env)

@@ -38,8 +38,9 @@ def list_(limit: int, after: str, agent: str, status: str, *, as_json: bool) -> 
     """The sessions used last, newest first; `after` a session or a cursor, of an agent, with a status."""
     if status and status not in get_args(Status):
         raise BadRequest(problem=f"{status!r} is no status. There are {', '.join(get_args(Status))}.")
+    session, at_ms = _read(after) if after else (None, None)
     engine = reach()
-    begin = _place(engine, after) if after else None
+    begin = _place(engine, session, at_ms) if session else None
     wanted = Wanted(limit, agent, status)
     for place, one in _found(engine, begin, wanted):
         if as_json:
@@ -91,14 +92,16 @@ def _cursor(place: Place) -> str:
     return f"{place[1]}.{place[0]}"
 
 
-def _place(engine: Engine, text: str) -> Place:
+def _read(text: str) -> tuple[SessionId, int | None]:
+    """A cursor, or a session id alone."""
     at, dot, name = text.rpartition(".")
-    session = named(name)
-    if dot:
-        if not at.isdigit():
-            raise BadRequest(problem=f"{text} is no place in the list: give the cursor of a line, or a session id.")
-        return session, int(at)
-    used_ms = engine.reads.used_ms(session)
+    if dot and not at.isdecimal():
+        raise BadRequest(problem=f"{text} is no place in the list: give the cursor of a line, or a session id.")
+    return named(name), int(at) if dot else None
+
+
+def _place(engine: Engine, session: SessionId, at_ms: int | None) -> Place:
+    used_ms = engine.reads.used_ms(session) if at_ms is None else at_ms
     if used_ms is None:
         raise SessionNotFound(session=session)
     return session, used_ms
