@@ -113,7 +113,7 @@ def bench(seconds: float, processes: int, concurrency: int, *, as_json: bool) ->
 
 def _own_world(settings: Settings) -> Settings:
     """The same Redis, with a prefix and a deployment that nobody else has, and no model that costs anything."""
-    with in_words(settings):
+    with in_words(settings, "either"):
         if not world.announces_itself(settings):
             raise ConfigError(
                 problem="bench knows only a broker on the journal's own server, and ORCHESTRATOR_BROKER_URL names another.",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 
 from orchestrator.agent import App
 from orchestrator.cli import health
-from orchestrator.cli.health import Line, fail, ok, warn
+from orchestrator.cli.health import Level, Line, fail, ok, warn
 from orchestrator.cli.printed import as_json as json_of
-from orchestrator.cli.printed import say
+from orchestrator.cli.printed import plain, say
 from orchestrator.cli.reach import find_app, in_words, running, shown, surroundings
 from orchestrator.config import SECRETS, Settings, from_environment
 from orchestrator.errors import ConfigError, OrchestratorError
@@ -23,6 +23,7 @@ LIBRARIES = ("celery", "kombu", "redis", "flask", "gunicorn", "pydantic-ai-slim"
 OURS = "celery-orchestrator"
 INTERNAL = frozenset({"ORCHESTRATOR_WORKER"})
 URLS = ("url", "broker_url")
+COLOURS: Mapping[Level, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(name: str, site: str, *, as_json: bool) -> int:
@@ -114,15 +115,19 @@ class Examination:
     def _redis(self, settings: Settings) -> Iterator[Line]:
         try:
             settings = running(settings)
-            looking = _opened(settings, settings.url)
+            with in_words(settings):
+                looking = Looking(settings.url)
         except OrchestratorError as away:
             yield fail("redis", str(away))
             return
         try:
             with in_words(settings):
                 server = looking.server()
-                world = looking.world(settings.prefix, server.now_ms)
             yield from health.server(server)
+            if server.loading:
+                return
+            with in_words(settings):
+                world = looking.world(settings.prefix, server.now_ms)
             yield from health.durability(settings, server)
             yield from health.world(world)
             yield from health.workers(settings, world, server.now_ms)
@@ -143,19 +148,14 @@ class Examination:
             )
             return
         try:
-            looking = _opened(settings, broker)
-            with in_words(settings):
+            with in_words(settings, "broker" if settings.broker_url else "journal"):
+                looking = Looking(broker)
                 found = [looking.queue(label) for label in dict.fromkeys(labels)]
             looking.close()
         except OrchestratorError as away:
-            yield fail("broker", str(away), "Start it, or correct ORCHESTRATOR_BROKER_URL.")
+            yield fail("broker", str(away))
             return
         yield from health.queues(found, now_ms, living=living)
-
-
-def _opened(settings: Settings, url: str) -> Looking:
-    with in_words(settings):
-        return Looking(url)
 
 
 def _versions() -> Line:
@@ -167,10 +167,26 @@ def _versions() -> Line:
 
 
 def _print(lines: list[Line]) -> None:
-    colours = {"ok": "\033[32m", "warn": "\033[33m", "fail": "\033[31m"}
-    coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    if sys.stdout.isatty():
+        _print_wide(lines)
+        return
     for line in lines:
-        level = f"{line.level:<5}"
-        say(f"{colours[line.level]}{level}\033[0m" if coloured else level, end=f" {line.about:<12}{line.says}\n")
+        say(f"{line.level:<5} {line.about:<12}{plain(line.says)}")
         if line.do:
-            say(f"{'':<18}{line.do}")
+            say(f"{'':<18}{plain(line.do)}")
+
+
+def _print_wide(lines: list[Line]) -> None:
+    """On a terminal: long sentences are wrapped in a column of their own."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    for line in lines:
+        says = Text(plain(line.says)).append(f"\n{plain(line.do)}" if line.do else "", style="bold")
+        grid.add_row(Text(line.level, style=COLOURS[line.level]), Text(line.about), says)
+    Console(highlight=False).print(grid)

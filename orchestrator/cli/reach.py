@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from orchestrator import ids, local, world
@@ -123,7 +124,7 @@ def reach(name: str = "") -> Engine:
 
 def wake_of(settings: Settings) -> KeepersRing | None:
     """What an engine of a terminal rings with: the scripts do it, else the keepers."""
-    with in_words(settings):
+    with in_words(settings, "either"):
         return None if world.announces_itself(settings) else KeepersRing()
 
 
@@ -134,19 +135,34 @@ def open_journal(engine: Engine) -> None:
 
 
 @contextmanager
-def in_words(settings: Settings) -> Iterator[None]:
-    """A journal that does not answer, or whose address is none, is told to somebody at a terminal."""
+def in_words(settings: Settings, what: Literal["journal", "broker", "either"] = "journal") -> Iterator[None]:
+    """A server that does not answer, or whose address is none, is told to somebody at a terminal."""
+    journal = (f"the Redis at {shown(settings.url)}", "ORCHESTRATOR_URL")
+    broker = (f"the broker at {shown(settings.broker_url)}", "ORCHESTRATOR_BROKER_URL")
+    named = {
+        "journal": [journal],
+        "broker": [broker],
+        "either": [journal, broker] if settings.broker_url else [journal],
+    }[what]
+    where, setting = (" or ".join(texts) for texts in zip(*named, strict=True))
     try:
         yield
     except JournalAway as away:
         reason = str(away.facts.get("reason", "")).rstrip(".")
-        refused = type(away.__cause__).__name__ in ("AuthenticationError", "AuthorizationError")
-        remedy = "Set the right user and password in" if refused else "Start it, or name another one with"
-        where = f"The Redis at {shown(settings.url)}"
-        raise Unreachable(where=where, reason=reason, remedy=f"{remedy} ORCHESTRATOR_URL.") from away
+        # By their names: only the journal may import the client.
+        match type(away.__cause__).__name__:
+            case "AuthenticationError" | "AuthorizationError":
+                remedy = f"Set the right user and password in {setting}."
+            case "BusyLoadingError":
+                remedy = "Wait until it has loaded its data."
+            case "ReadOnlyError":
+                remedy = f"Name the primary in {setting}: this one is a replica."
+            case _:
+                remedy = f"Start it, or name another one with {setting}."
+        raise Unreachable(where=f"{where[0].upper()}{where[1:]}", reason=reason, remedy=remedy) from away
     except ValueError as broken:
         raise ConfigError(
-            problem=f"ORCHESTRATOR_URL={shown(settings.url)} is no address of a Redis.",
+            problem=f"{setting}={shown(settings.broker_url if what == 'broker' else settings.url)} is no address of a Redis.",
             remedy="Use redis://HOST:PORT/0, rediss://, valkey://, or local:DIR.",
         ) from broken
 

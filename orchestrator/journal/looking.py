@@ -92,7 +92,7 @@ class Looking:
         """Ask a server what it is."""
         client = self._client
         with spoken():
-            client.ping()
+            client.time()  # which connects
             asked = time.time()
             second, micros = client.time()
             answered = time.time()

@@ -204,6 +204,16 @@ def test_doctor_fails_where_something_cannot_work(told: Told, make_server: MakeS
     assert "secret" not in down.out
 
 
+def test_a_broker_that_is_away_is_told_from_the_journal(told: Told) -> None:
+    answer = told("doctor", APP, "--json", broker_url="redis://:secret@127.0.0.1:1/0")
+    found = lines_of(answer)
+    assert (answer.code, found["redis"]["level"], found["broker"]["level"]) == (1, "ok", "fail")
+    assert found["broker"]["says"].startswith("The broker at redis://:***@127.0.0.1:1/0 does not answer")
+    assert "ORCHESTRATOR_BROKER_URL" in found["broker"]["says"]
+    other = lines_of(told("doctor", APP, "--json", broker_url="amqp://127.0.0.1:1//"))
+    assert (other["queues"]["level"], "is not looked at" in other["queues"]["says"]) == ("warn", True)
+
+
 def test_what_waits_for_a_worker_is_counted(told: Told, desk: Desk, client: "redis.Redis") -> None:
     desk.say("hello")
     found = lines_of(told("doctor", APP, "--json"))

@@ -53,6 +53,18 @@ def test_a_redis_that_is_down_is_named(words: tuple[str, ...], told: Told) -> No
     assert "secret" not in answer.err
 
 
+def test_a_broker_that_is_down_is_named_too(told: Told) -> None:
+    answer = told("sessions", "list", broker_url="redis://127.0.0.1:1/0")
+    one_sentence(answer, DOWN, "or the broker at redis://127.0.0.1:1/0", "ORCHESTRATOR_BROKER_URL")
+
+
+def test_a_replica_is_told_from_a_primary(told: Told, make_server: MakeServer) -> None:
+    primary, replica = make_server("valkey"), make_server("valkey")
+    with redis.Redis.from_url(replica.url) as client:
+        client.replicaof("127.0.0.1", str(primary.port))
+    one_sentence(told("sessions", "list", url=replica.url), DOWN, "Name the primary in ORCHESTRATOR_URL")
+
+
 @pytest.mark.parametrize("words", LOOKING, ids=" ".join)
 def test_who_only_looks_starts_no_server(words: tuple[str, ...], told: Told, here: Path) -> None:
     one_sentence(told(*words, url="local:.orchestrator"), DOWN, "none runs", "orchestrator dev")
