@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return int(app(args=given, prog_name="orchestrator", standalone_mode=False) or 0)
+        code = int(app(args=given, prog_name="orchestrator", standalone_mode=False) or 0)
+        sys.stdout.flush()  # here, where a reader that has gone is understood
+        return code
     except OrchestratorError as wrong:
         return _said(str(wrong), AWAY if wrong.status == NOW_NOT else WRONG)
     except typer.TyperException as misused:

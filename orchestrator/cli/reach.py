@@ -68,6 +68,12 @@ def _of_project() -> str:
 
 def find_app(name: str) -> App:
     """The App behind `module:name`. Raises `ConfigError`, also for a module that breaks while it is imported: it says where."""
+    if not name:
+        raise ConfigError(
+            problem="No App is named: there is no argument, ORCHESTRATOR_APP is not set,"
+            f" and no {PROJECT} here has app under [tool.orchestrator].",
+            remedy="Say module:name in one of them, such as support:app.",
+        )
     try:
         return load_app(name)
     except OrchestratorError:

@@ -53,6 +53,9 @@ def test_a_step_that_was_taken_over_is_one_step_with_two_attempts() -> None:
     ]
     [step] = step_times(events)
     assert (step.attempts, step.total_ms) == ([1, 2], 790)
+    again = event("step.started", 750, attempt=2, modelId="m")
+    [step] = step_times([*events[:3], again, *events[3:]])
+    assert (step.attempts, step.total_ms) == ([1, 2], 790), "also where it says so once more"
 
 
 @pytest.mark.parametrize(("end", "said"), [("turn.cancelled", "cancelled"), ("turn.failed", "failed")])

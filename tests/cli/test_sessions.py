@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import subprocess
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,8 +16,9 @@ from orchestrator.core.delivery import Body, Part, Response
 from orchestrator.core.names import CallId, Millis, SessionId, TurnId
 from orchestrator.core.snapshot import EMPTY, Call, Compacting, Turn
 from orchestrator.ids import new_session
-from tests.cli.conftest import Told
+from tests.cli.conftest import Run, Told, command
 from tests.tasks.shop import app as shop
+from tests.tasks.workers import ROOT, environment
 
 
 @tool(approval=always(prompt="Pay \x1b[31m{amount}\x1b[0m?"))
@@ -244,6 +247,39 @@ def test_follow_ends_with_its_session(engine: Engine, told: Told) -> None:
     engine.control(session, "reset")
     engine.carry_on(session)
     assert "session.completed" in told("sessions", "follow", session, "--text").lines[-1]
+
+
+def test_a_reader_that_has_read_enough_is_no_failure(engine: Engine, url: str) -> None:
+    session = carry(engine, engine.create(body()).session)
+    # Buffered, as everywhere but in tests: what is short is written when all is over.
+    env = {**environment(url, ""), "PYTHONUNBUFFERED": ""}
+    for words in (("list",), ("follow", session, "--to-end")):
+        process = subprocess.Popen(
+            command("sessions", *words), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        with process.stderr as errors:
+            assert errors.read() == b""
+        assert process.wait(30) == 0
+
+
+def test_ctrl_c_ends_a_stream_that_is_followed(engine: Engine, url: str, run: Run) -> None:
+    session = carry(engine, engine.create(body()).session)
+    process = run("sessions", "follow", session, env=environment(url, "")).says("session.waiting")
+    process.signal(signal.SIGINT)
+    assert process.ends() == 130
+    assert "Traceback" not in process.log
+
+
+def test_what_comes_is_followed_live(engine: Engine, url: str, run: Run) -> None:
+    session = carry(engine, engine.create(body()).session)
+    process = run("sessions", "follow", session, "--text", env=environment(url, "")).says("waits for the next message")
+    engine.deliver(session, body("Still there?"))
+    carry(engine, session)
+    process.says("message     Still there?").says("turn_1 completed")
+    assert process.running
 
 
 def test_nothing_of_the_app_is_needed_to_look(url: str, told: Told) -> None:
