@@ -70,7 +70,7 @@ def app(found: App | None, model: str) -> Line:
     if found is None:
         return warn(
             "app",
-            "None is named.",
+            "No App is named.",
             "Name it: `orchestrator doctor module:name`, ORCHESTRATOR_APP, or [tool.orchestrator] app in pyproject.toml.",
         )
     agents = [f"{agent.name} ({len(agent.tools)} tools, {model or _model(agent.model)})" for agent in found.agents]
@@ -223,7 +223,7 @@ def world(found: World) -> Iterator[Line]:
             "Use another ORCHESTRATOR_PREFIX, or the version that wrote it.",
         )
     else:
-        yield ok("world", f"protocol {mine[0]}, {found.sessions} sessions")
+        yield ok("world", f"protocol {mine[0]}, {found.sessions} {'session' if found.sessions == 1 else 'sessions'}")
 
 
 def workers(settings: Settings, found: World, now_ms: int) -> Iterator[Line]:

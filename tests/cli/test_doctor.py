@@ -1,6 +1,7 @@
 """`orchestrator doctor`: every line that can be wrong is seen wrong here, and right on a system that works."""
 
 import json
+import re
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -19,6 +20,7 @@ from tests.cli.conftest import APP, Answer, Told
 from tests.conftest import MakeServer
 from tests.tasks.conftest import Desk, StartWorker
 from tests.tasks.conftest import start as start  # a fixture
+from tests.tasks.workers import ROOT
 from tests.web.support import Web
 
 FACTS = Facts("noeviction", "everysec", waits_for_disk=True, replicas=1, run_id="a")
@@ -219,12 +221,22 @@ def test_what_waits_for_a_worker_is_counted(told: Told, desk: Desk, client: "red
     found = lines_of(told("doctor", APP, "--json"))
     assert found["queue"]["says"].startswith("orc.default: 1 waiting, the oldest for")
     assert found["due"]["says"].startswith("1 to be looked at")
-    assert found["world"]["says"] == "protocol 1, 1 sessions"
+    assert found["world"]["says"] == "protocol 1, 1 session"
     looking = Looking(desk.engine.settings.url)
     later = looking.world("orc", desk.engine.journal.time() + 60_000)
     looking.close()
     assert later.due == 1
     assert later.oldest_due_ms is not None
+
+
+def test_the_user_of_the_page_may_look(told: Told, make_server: MakeServer) -> None:
+    server = make_server("valkey")
+    [line] = re.findall(r"^ *(ACL SETUSER .*)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    with redis.Redis.from_url(server.url) as admin:
+        admin.execute_command(*line.replace("PASSWORD", "secret").split())
+        answer = told("doctor", APP, url=server.url.replace("redis://", "redis://orchestrator:secret@"))
+        assert answer.code == 0, answer
+        assert admin.execute_command("ACL", "LOG") == []
 
 
 @pytest.mark.acceptance
