@@ -68,3 +68,11 @@ def fill(text: str, *, session: str, key: str, queue: str, number: int, at_ms: i
     for place, value in (("SESSION", session), ("KEY", key), ("QUEUE", queue), ("NUMBER", number), ("AT", at_ms)):
         text = text.replace(f"@{place}@", str(value))
     return text
+
+
+def pushed_ms(message: bytes | None) -> int | None:
+    """When a wake was pushed, as it says itself. None for no message, or one of somebody else."""
+    if not message or b'"at":' not in message:
+        return None
+    digits = message.split(b'"at":', 1)[1].split(b"}", 1)[0]
+    return int(digits) if digits.isdigit() else None

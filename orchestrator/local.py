@@ -1,6 +1,7 @@
 """The local world: a real Valkey on a folder, started by whoever needs it first and shared by all who name the folder.
 
     resolve("local:.orchestrator")  ->  "redis://:password@127.0.0.1:40213/0"
+    running("local:.orchestrator")  ->  the same, and an error where no server runs
 
 The server outlives the process that started it, so that a worker, a web server and a terminal may come and go in any
 order. Its data survive it. Two locks in the folder keep that true: `lock` is held while somebody starts or stops the
@@ -87,6 +88,27 @@ def resolve(url: str) -> str:
     _make(dir)
     with _start_lock(dir):
         return _started(dir).url
+
+
+def running(url: str) -> str:
+    """The `redis://` address behind `local:DIR`, whose server must run: nothing is started, nothing written. Other urls as they are.
+
+    For whoever only looks: a server that nobody asked for would stay. Raises `LocalServerAway` when none answers.
+    """
+    if not url.startswith(SCHEME):
+        return url
+    dir = _folder(url)
+    address = _recorded(dir)
+    state = _state(address) if address is not None else "silent"
+    if address is not None and state == "ready":
+        return address.url
+    if state == "loading":
+        raise LocalServerAway(dir=dir, reason="it is still loading its data", remedy="Ask again in a moment.")
+    raise LocalServerAway(
+        dir=dir,
+        reason="none runs",
+        remedy="Start it with `orchestrator dev`, or say with ORCHESTRATOR_URL where the journal is.",
+    )
 
 
 def stop(dir: str | os.PathLike[str]) -> None:

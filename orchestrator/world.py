@@ -59,7 +59,7 @@ def open_journal(settings: Settings, wake: Wake | None = None) -> Journal:
             )
         wake = atomic_wake(settings)
     facts = ask(client)
-    _refuse_unsafe(settings, facts)
+    refuse_unsafe(settings, facts)
     found = state_world(client, settings.prefix, PROTOCOL, SHARDS)
     if found != (PROTOCOL, SHARDS):
         raise WorldMismatch(
@@ -77,7 +77,8 @@ def open_journal(settings: Settings, wake: Wake | None = None) -> Journal:
     )
 
 
-def _refuse_unsafe(settings: Settings, facts: Facts) -> None:
+def refuse_unsafe(settings: Settings, facts: Facts) -> None:
+    """Refuse a server that would lose sessions, or that cannot keep what the settings promise. Raises `ConfigError`."""
     if facts.policy.startswith("allkeys"):
         raise ConfigError(
             problem=f"The journal's maxmemory-policy is {facts.policy}: it would throw sessions away.",

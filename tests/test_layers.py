@@ -76,7 +76,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     | {"orchestrator.channels.outbox", "orchestrator.turn", "orchestrator.local", "orchestrator.world"},
     "orchestrator.keeper": BASE | {"orchestrator.journal"},
     "orchestrator.client": {"orchestrator.errors"},
-    "orchestrator.cli": DESK | {"orchestrator.client"},
+    "orchestrator.cli": DESK | {"orchestrator.client", "orchestrator.cli.load", "typer", "rich"},
+    "orchestrator.cli.load": {
+        "orchestrator",
+        "orchestrator.models",
+        "orchestrator.tool",
+    },  # an App like a user's, for `bench`
     "orchestrator": LEAVES | {"orchestrator.client", "orchestrator.engine", "orchestrator.models"},  # the front door
     "tasks": DESK | {"orchestrator.keeper", "orchestrator.process", "celery", "kombu", "billiard"},
     "web": BASE
@@ -204,6 +209,7 @@ def test_perform_and_journal_do_not_know_each_other() -> None:
         ("redis", "orchestrator.journal"),
         ("pydantic_ai", "orchestrator.models"),
         ("jwt", "orchestrator.auth"),
+        ("typer", "orchestrator.cli"),
     ],
 )
 def test_each_big_library_has_one_home(library: str, home: str) -> None:

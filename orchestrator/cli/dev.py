@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import socket
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from orchestrator import local
-from orchestrator.cli.processes import prepare, web_child, workers
+from orchestrator.cli.processes import Pool, check_access, free_port, prepare, web_child, workers
+from orchestrator.cli.reach import find_app, shown
 from orchestrator.cli.supervisor import Supervisor
 from orchestrator.config import Settings
 from orchestrator.engine import Engine
-from orchestrator.errors import ConfigError, OrchestratorError
-from orchestrator.loader import load_app
+from orchestrator.errors import OrchestratorError
 
 HINT = """\
 Talk to it from another terminal:
@@ -25,34 +23,58 @@ Talk to it from another terminal:
 """
 
 
-def dev(asked: argparse.Namespace) -> int:
+def dev(app: str, *, port: int, data: str, processes: int, chat: bool, pool: Pool) -> int:
     """Run everything until Ctrl-C or SIGTERM. Prints one line on standard output: when all of it is ready."""
-    port = _free_port(asked.port)
-    folder = Path(asked.data).absolute()
+    port = free_port("127.0.0.1", port)
+    folder = _folder(data, os.environ.get("ORCHESTRATOR_URL", ""))
     environ = {
         **os.environ,
-        "ORCHESTRATOR_URL": f"local:{folder}",
+        "ORCHESTRATOR_URL": f"{local.SCHEME}{folder}",
         "ORCHESTRATOR_ALLOW_ANONYMOUS": "loopback",
         "PYTHONUNBUFFERED": "1",
     }
     environ.pop("ORCHESTRATOR_BROKER_URL", None)
-    env, settings = prepare(asked.app, environ)
+    env, settings = prepare(app, environ)
+    check_access(env["ORCHESTRATOR_APP"], settings)
+    _say_what_is_not_used(folder)
     local.resolve(settings.url)
-    children = [*workers(asked, asked.workers, env, settings), web_child(env, port)]
-    ready = _Ready(
-        settings, {child.env["ORCHESTRATOR_WORKER"] for child in children[:-1]}, port, chat=not asked.no_chat
-    )
+    children = [*workers(pool, processes, env, settings), web_child(env, port)]
+    names = {child.env["ORCHESTRATOR_WORKER"] for child in children[:-1]}
+    ready = _Ready(env["ORCHESTRATOR_APP"], settings, names, port, chat=chat)
     try:
         return Supervisor(children).run(ready.look)
     finally:
         local.stop(folder)
 
 
+def _folder(data: str, url: str) -> Path:
+    """Where the Valkey's data are: as --data says, else as ORCHESTRATOR_URL does if it is a folder, as all other commands understand it."""
+    given = data or (url.removeprefix(local.SCHEME) if url.startswith(local.SCHEME) else "") or local.DEFAULT_DIR
+    return Path(given).expanduser().absolute()
+
+
+def _say_what_is_not_used(folder: Path) -> None:
+    """One line for settings that `dev` passes over: somebody may believe that they work on another Redis."""
+    url, broker = os.environ.get("ORCHESTRATOR_URL", ""), os.environ.get("ORCHESTRATOR_BROKER_URL", "")
+    other = url and (not url.startswith(local.SCHEME) or _folder("", url) != folder)
+    ignored = [f"ORCHESTRATOR_URL={shown(url)}"] * bool(other) + [f"ORCHESTRATOR_BROKER_URL={shown(broker)}"] * bool(
+        broker
+    )
+    if ignored:
+        verb = "is" if len(ignored) == 1 else "are"
+        print(
+            f"{' and '.join(ignored)} {verb} not used: `orchestrator dev` has a Valkey of its own in {folder}."
+            " On yours run `orchestrator worker` and `orchestrator web`.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 class _Ready:
     """Says once that the web answers and every worker has beaten: those started now, not those of a run before."""
 
-    def __init__(self, settings: Settings, workers: set[str], port: int, *, chat: bool) -> None:
-        self._engine = Engine(load_app(settings.app), settings)
+    def __init__(self, app: str, settings: Settings, workers: set[str], port: int, *, chat: bool) -> None:
+        self._engine = Engine(find_app(app), settings)
         self._workers = workers
         self._url = f"http://127.0.0.1:{port}"
         self._chat = chat
@@ -79,16 +101,3 @@ class _Ready:
                 return bool(answer.status == 200)
         except (OSError, urllib.error.URLError):
             return False
-
-
-def _free_port(port: int) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as taken:
-            raise ConfigError(
-                problem=f"Port {port} of 127.0.0.1 cannot be had: {taken.strerror}.",
-                remedy="Name another one with --port.",
-            ) from taken
-        return int(probe.getsockname()[1])

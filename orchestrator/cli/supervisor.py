@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import IO
 
 LEAST_PAUSE = 0.2
 MOST_PAUSE = 5.0
@@ -47,6 +48,8 @@ class Child:
     orphan_signal: int = signal.SIGKILL
     quiet: bool = False
     """Its standard output goes to our standard error."""
+    log: IO[bytes] | None = None
+    """Where all that it says goes instead, if anywhere."""
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _started: float = field(default=0.0, init=False)
     _pause: float = field(default=0.0, init=False)
@@ -59,7 +62,8 @@ class Child:
             self.command,
             env=dict(self.env),
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno() if self.quiet else None,
+            stdout=self.log or (sys.stderr.fileno() if self.quiet else None),
+            stderr=self.log,
             start_new_session=True,
             preexec_fn=lambda: die_with(parent, number),
         )

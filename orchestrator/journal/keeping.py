@@ -9,7 +9,7 @@ import redis
 
 from orchestrator.core.names import Millis, SessionId
 from orchestrator.core.snapshot import READS
-from orchestrator.envelope import STEP, queue_name
+from orchestrator.envelope import STEP, pushed_ms, queue_name
 from orchestrator.ids import shards
 from orchestrator.journal.calling import Calling
 from orchestrator.journal.client import spoken
@@ -79,7 +79,4 @@ class Keeping(Calling):
         """When the oldest wake still waiting in a deployment's queue was pushed."""
         with spoken():
             text = cast("bytes | None", broker.lindex(key_prefix + queue_name(label), -1))
-        if not text or b'"at":' not in text:
-            return None
-        digits = text.split(b'"at":', 1)[1].split(b"}", 1)[0]
-        return int(digits) if digits.isdigit() else None
+        return pushed_ms(text)

@@ -38,12 +38,21 @@ class Reads:
             pipe.hgetall(keys.own)
             pipe.zrange(keys.inbox, -1, -1, withscores=True)
             pipe.time()
-            fields, last, (seconds, micros) = pipe.execute()
-        if not fields or ERASING.encode() in fields:
-            return None
-        plain = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
-        above = bool(last) and last[0][1] > int(plain["floor"])
-        return View(session, plain, seconds * 1000 + micros // 1000, above)
+            return self.views([session])[0]
+
+    def views(self, sessions: Sequence[SessionId]) -> list[View | None]:
+        """The same of several sessions in one exchange, in their order."""
+        with spoken():
+            pipe = self.client.pipeline(transaction=False)
+            pipe.time()
+            for session in sessions:
+                keys = self.journal.keys(session)
+                pipe.hgetall(keys.own)
+                pipe.zrange(keys.inbox, -1, -1, withscores=True)
+            (seconds, micros), *found = pipe.execute()
+        now_ms = seconds * 1000 + micros // 1000
+        pairs = zip(sessions, found[::2], found[1::2], strict=True)
+        return [_view(session, fields, last, now_ms) for session, fields, last in pairs]
 
     def exists(self, session: SessionId) -> bool:
         """Whether there is such a session."""
@@ -178,14 +187,28 @@ class Reads:
             found = cast("list[bytes]", self.client.lrange(self.journal.keys(session).fact, 0, -1))
             return [codec.unpack_fact(text) for text in found]
 
-    def sessions(self, most: int = 100) -> list[tuple[SessionId, int]]:
-        """The sessions used last, newest first, with the ms of their last activity."""
+    def sessions(self, most: int = 100, after: tuple[SessionId, int] | None = None) -> list[tuple[SessionId, int]]:
+        """The sessions used last, newest first, with the ms of their last activity; or those that come `after` one of them."""
         with spoken():
             pipe = self.client.pipeline(transaction=False)
             for shard in shards():
-                pipe.zrevrange(shard_key(self.journal.prefix, shard, "index"), 0, most - 1, withscores=True)
+                key = shard_key(self.journal.prefix, shard, "index")
+                if after is None:
+                    pipe.zrevrange(key, 0, most - 1, withscores=True)
+                else:
+                    # Those of the same ms, however many they are, and the older ones.
+                    pipe.zrevrangebyscore(key, after[1], after[1], withscores=True)
+                    pipe.zrevrangebyscore(key, f"({after[1]}", "-inf", start=0, num=most, withscores=True)
             found = [(SessionId(name.decode()), int(at)) for shard in pipe.execute() for name, at in shard]
-        return sorted(found, key=lambda pair: -pair[1])[:most]
+        if after is not None:
+            found = [pair for pair in found if _place(pair) < _place(after)]
+        return sorted(found, key=_place, reverse=True)[:most]
+
+    def used_ms(self, session: SessionId) -> int | None:
+        """When a session was used last, or None if there is no such session."""
+        with spoken():
+            at = self.client.zscore(self.journal.keys(session).index, session)
+        return None if at is None else int(at)
 
     def workers(self, label: str) -> dict[str, int]:
         """The workers of a deployment that have beaten and not left, with the ms of their last beat."""
@@ -212,3 +235,15 @@ class Reads:
             )
             found[label.decode()] = {"rank": int(rank), "reads": int(reads), "digest": "".join(digest), "workers": live}
         return found
+
+
+def _view(session: SessionId, fields: dict[bytes, bytes], last: list[tuple[bytes, float]], now_ms: int) -> View | None:
+    if not fields or ERASING.encode() in fields:
+        return None
+    plain = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+    return View(session, plain, now_ms, bool(last) and last[0][1] > int(plain["floor"]))
+
+
+def _place(pair: tuple[SessionId, int]) -> tuple[int, str]:
+    """The order of the index, as Redis has it: by time, those of one ms by their ids."""
+    return pair[1], pair[0]

@@ -168,6 +168,53 @@ def test_dev_that_is_killed_leaves_no_orphans_and_goes_on_where_it_was(run: Run,
 
 
 @pytest.mark.acceptance
+def test_dev_says_that_it_does_not_use_the_redis_of_the_settings(run: Run, data: Path) -> None:
+    port = free_port()
+    env = environment("redis://:secret@redis.internal:6379/0", "", broker_url="amqp://broker//")
+    process = run("dev", APP, "--port", str(port), "--data", str(data), "--no-chat", env=env)
+    process.says(f"ready http://127.0.0.1:{port}", 30.0)
+    [line] = [line for line in process.log.splitlines() if "not used" in line]
+    assert line.startswith(
+        "ORCHESTRATOR_URL=redis://:***@redis.internal:6379/0 and ORCHESTRATOR_BROKER_URL=amqp://broker// are"
+    )
+    assert str(data) in line
+    process.signal()
+    assert process.ends() == 0
+
+
+@pytest.mark.acceptance
+def test_dev_keeps_its_data_in_the_folder_that_the_settings_name(run: Run, data: Path) -> None:
+    port = free_port()
+    process = run("dev", APP, "--port", str(port), "--no-chat", env=environment(f"local:{data}", ""))
+    process.says(f"ready http://127.0.0.1:{port}", 30.0)
+    assert (data / "server").exists()
+    assert "not used" not in process.log
+    process.signal()
+    assert process.ends() == 0
+
+
+@pytest.mark.acceptance
+def test_web_is_gunicorn_with_our_settings(run: Run, url: str) -> None:
+    port = free_port()
+    process = run("web", APP, "--processes", "2", env=environment(url, "", allow_anonymous="1") | {"PORT": str(port)})
+    process.says(f"Listening at: http://127.0.0.1:{port}", 30.0)
+    process.says("Using worker: gthread")
+    wait_for(lambda: len(process.children()) == 2)
+    process.signal()
+    assert process.ends() == 0
+
+
+@pytest.mark.acceptance
+def test_a_worker_waits_for_a_redis_that_is_away_and_says_so(run: Run, tmp_path: Path) -> None:
+    process = run("worker", APP, env=environment("redis://127.0.0.1:1/0", ""))
+    process.says("The Redis at redis://127.0.0.1:1/0 does not answer")
+    assert "Waiting for it." in process.log
+    assert process.running
+    process.signal()
+    process.ends()
+
+
+@pytest.mark.acceptance
 def test_dev_prints_a_hint_where_nobody_chats(run: Run, data: Path) -> None:
     port = free_port()
     env = environment("", "")
