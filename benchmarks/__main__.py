@@ -19,13 +19,12 @@ from benchmarks.app import app
 from benchmarks.processes import Cost, measured, server, workers
 from orchestrator import Agent, App, Engine, ScriptedModel, Settings, answers
 from orchestrator.core import codec
-from orchestrator.core.delivery import Body, Part
 from orchestrator.core.names import SessionId
 from orchestrator.process.history import message_of, row
 
 STEPS = 11
 """Ten with a tool, and the last one: two commits a step on average."""
-HELLO = Body((Part("text", "Take ten notes."),))
+HELLO = "Take ten notes."
 NAME = "benchmarks.app:app"
 
 
@@ -217,9 +216,9 @@ def memory(url: str, sessions: int) -> None:
     client = engine.journal.client
 
     def parked() -> SessionId:
-        session = engine.create(Body((Part("text", words),))).session
+        session = engine.create(words).session
         engine.carry_on(session)
-        engine.deliver(session, Body((Part("text", words),)))
+        engine.deliver(session, words)
         engine.carry_on(session)
         return session
 

@@ -37,6 +37,7 @@ from orchestrator.errors import (
 from orchestrator.journal import AdmissionKey, Admitted, Arrived, Journal, Operation, Reads, View, connect
 from orchestrator.journal.tails import Tails
 from orchestrator.notes import Note, unpack_note
+from orchestrator.parts import Message, body_of
 from orchestrator.ports import Wake
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Engine:
 
     def create(
         self,
-        message: Body | None = None,
+        message: Message | None = None,
         *,
         agent: str | None = None,
         principal: Principal | None = None,
@@ -173,7 +174,7 @@ class Engine:
         session = session or ids.new_session(at, door.shard if door else None)
         if message is None and (context is not None or output is not None):
             raise BadRequest(problem="Context and an output schema need a message.")
-        body = deliveries.with_asides(message, context, output) if message is not None else None
+        body = deliveries.with_asides(body_of(message), context, output) if message is not None else None
         first = self._message(at, body, principal, policy, delivery) if body is not None else None
         label = self.living_label()
         asked_at = steady()
@@ -195,7 +196,7 @@ class Engine:
     def deliver(
         self,
         session: SessionId,
-        message: Body,
+        message: Message,
         *,
         principal: Principal | None = None,
         policy: str = "",
@@ -209,9 +210,9 @@ class Engine:
         `context`, `output`: as for `create`. Raises `BadRequest`, `SessionNotActive`, `InboxFull`, `DeliveryKeyReused`, `BodyTooLarge`,
         `JournalFull`, `JournalAway`.
         """
-        message = deliveries.with_asides(message, context, output)
+        body = deliveries.with_asides(body_of(message), context, output)
         name = ids.keyed_delivery(session, principal, key) if key else delivery
-        given = self._message(self.clock.now(), message, principal, policy, name)
+        given = self._message(self.clock.now(), body, principal, policy, name)
         return self._admit(session, given, digest=deliveries.digest_of(given) if key else "")
 
     def cancel(
@@ -312,7 +313,7 @@ class Engine:
         self,
         channel: str,
         address: str,
-        message: Body,
+        message: Message,
         *,
         principal: Principal | None = None,
         agent: str | None = None,
@@ -332,8 +333,11 @@ class Engine:
         spec = self.app.channels_by_name.get(channel)
         chosen = self.agent(agent or (spec.agent if spec else None) or None)
         name = ids.keyed_delivery(f"{channel}/{address}", principal, key) if key else delivery
-        policy, message = policy or (spec.turn_policy if spec else ""), deliveries.with_asides(message, context, output)
-        given = self._message(self.clock.now(), message, principal, policy, name, spec)
+        policy, body = (
+            policy or (spec.turn_policy if spec else ""),
+            deliveries.with_asides(body_of(message), context, output),
+        )
+        given = self._message(self.clock.now(), body, principal, policy, name, spec)
         keys = [AdmissionKey(given.id, digest or deliveries.digest_of(given))] if key else []
         if identity:
             keys.append(AdmissionKey(f"message/{identity}"))

@@ -25,7 +25,6 @@ from orchestrator.cli.processes import Pool, workers
 from orchestrator.cli.reach import configured, find_app, in_words, open_journal, running
 from orchestrator.cli.supervisor import Child
 from orchestrator.config import Settings
-from orchestrator.core.delivery import Body, Part
 from orchestrator.core.names import SessionId
 from orchestrator.engine import Engine
 from orchestrator.errors import ConfigError, OrchestratorError, SessionNotFound
@@ -135,7 +134,7 @@ def _own_world(settings: Settings) -> Settings:
 
 def _throughput(engine: Engine, many: int, seconds: float) -> tuple[int, float]:
     """Steps of endless turns, and the seconds they took. The sessions are gone afterwards."""
-    sessions = [engine.create(_message(ENDLESS)).session for _ in range(many)]
+    sessions = [engine.create(ENDLESS).session for _ in range(many)]
     _wait(lambda: all(one > FACTS for one in _facts(engine, sessions)), 5.0, "not every session was begun")
     before, began = sum(_facts(engine, sessions)), time.monotonic()
     time.sleep(seconds)
@@ -151,7 +150,7 @@ def _facts(engine: Engine, sessions: Sequence[SessionId]) -> list[int]:
 
 def _latency(engine: Engine, until: float) -> tuple[list[float], list[float]]:
     """For messages to one idle session, one after the other: until a worker had begun each, and until its answer was stored."""
-    session = engine.create(_message("Hello")).session
+    session = engine.create("Hello").session
     _settled(engine, session, 1)
     begun, answered = list[float](), list[float]()
     for number in range(MESSAGES):
@@ -159,7 +158,7 @@ def _latency(engine: Engine, until: float) -> tuple[list[float], list[float]]:
             break
         tail = engine.reads.tail(session) or 0
         sent = time.monotonic()
-        at = engine.deliver(session, _message("And again")).at
+        at = engine.deliver(session, "And again").at
         _settled(engine, session, number + 2)
         answered.append(1000 * (time.monotonic() - sent))
         events = [json.loads(line) for line in engine.reads.events(session, tail)]
@@ -178,10 +177,6 @@ def _settled(engine: Engine, session: SessionId, turns: int) -> None:
 def _is_settled(engine: Engine, session: SessionId, turns: int) -> bool:
     snapshot = engine.reads.snapshot(session)
     return snapshot.turn is None and snapshot.next_turn >= turns
-
-
-def _message(text: str) -> Body:
-    return Body((Part("text", text),))
 
 
 def _timed(call: Callable[[], object]) -> float:
