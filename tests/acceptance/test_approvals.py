@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.delivery import Response
 from orchestrator.core.names import RequestId, SessionId
+from tests.acceptance.caller import Caller
 from tests.acceptance.system import System, nothing_happened_twice, running, streams_are_whole
 from tests.conftest import MakeServer
 from tests.servers import wait_for
+from tests.web.support import Web
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.slow,
+    pytest.mark.timeout(int(os.environ.get("ORCHESTRATOR_PARKED", "2000")) / 5 + 240),
+]
 ASKS = "steps=2 tool=sign"
 
 
@@ -89,6 +100,36 @@ def test_a_worker_is_killed_right_after_the_request_is_seen_twenty_times(system:
     streams_are_whole(system, sessions)
 
 
+def test_of_twenty_five_approvals_and_five_refusals_over_two_web_processes_one_decides(system: System) -> None:
+    system.start_workers(2, "-c", "16")
+    session = system.begin(f"{ASKS} #thirty")
+    wait_for(lambda: parked(system, session), 30, what="the approval to be asked for")
+    [request] = asked(system, session)
+    with ExitStack() as stack:
+        target = {"target": "web:create_app()", "ORCHESTRATOR_APP": system.app}
+        sites = [stack.enter_context(Web(system.server.url, **target)) for _ in range(2)]
+        together = threading.Barrier(30)
+
+        def answer(number: int) -> int:
+            said = {"requestId": request, "optionId": "cancel" if number % 6 == 5 else "approve"}
+            together.wait(20)
+            return Caller(sites[number % 2].port).post(f"/session/{session}", {"inputResponses": [said]}).status
+
+        with ThreadPoolExecutor(30) as pool:
+            told = Counter(pool.map(answer, range(30)))
+    wait_for(lambda: system.outcomes(session), 30, what="the turn to end")
+    assert set(told) == {202}, "while the turn was open; a late one is accepted as well"
+    wait_for(lambda: system.all_quiet([session]), 30, what="late answers")
+    settled = [event for event in system.events(session) if event["type"] == "approval.settled"]
+    assert len(settled) == 1, "one decision"
+    assert len(signed(system)) == {"approved": 1, "cancelled": 0}[settled[0]["data"]["outcome"]]
+    in_turn = [event for event in system.events(session) if event["type"] in ("turn.started", "turn.completed")]
+    assert [event["type"] for event in in_turn[:2]] == ["turn.started", "turn.completed"], (
+        "no other turn while it was open"
+    )
+    streams_are_whole(system, [session])
+
+
 def test_thousands_of_approvals_wait_at_no_cost(system: System) -> None:
     worker = system.start_worker("worker", "-c", "64")
     warm = system.begin("steps=1 #warm")
@@ -102,7 +143,9 @@ def test_thousands_of_approvals_wait_at_no_cost(system: System) -> None:
 
     alone = sorted(takes(number) for number in range(20))[10]
     sessions = [system.begin(f"{ASKS} #{number}") for number in range(COUNT)]
-    wait_for(lambda: all(parked(system, session) for session in sessions[-50:]), 200, what="the last to wait")
+    wait_for(
+        lambda: all(parked(system, session) for session in sessions[-50:]), 100 + COUNT / 10, what="the last to wait"
+    )
     wait_for(lambda: not queued(system), 60, what="an empty queue")
     before, at = cpu_seconds(worker.pid), time.monotonic()
     time.sleep(5)  # a rate is measured
@@ -116,7 +159,7 @@ def test_thousands_of_approvals_wait_at_no_cost(system: System) -> None:
     assert beside < 2 * alone + 0.02
 
 
-COUNT = 2_000
+COUNT = int(os.environ.get("ORCHESTRATOR_PARKED", "2000"))
 
 
 def cpu_seconds(pid: int) -> float:

@@ -35,12 +35,13 @@ from orchestrator.core.codec import (
     unpack_snapshot,
     unpack_value,
 )
-from orchestrator.core.delivery import Body, Envelope, Part
+from orchestrator.core.delivery import Body, Envelope
 from orchestrator.core.event import Outcome
-from orchestrator.core.fact import Compacted, Fact, MessagesJoined, ModelAnswered, TurnStarted
-from orchestrator.core.names import CallId, DeliveryId, Millis, TurnId
-from orchestrator.core.snapshot import EMPTY, VERSION, Call, Compacting, Position, Principal, Snapshot, Turn, Usage
+from orchestrator.core.fact import Fact
+from orchestrator.core.names import Millis, TurnId
+from orchestrator.core.snapshot import EMPTY, VERSION, Position, Snapshot, Turn, Usage
 from orchestrator.perform import RESULT_DEPTH, plain_json
+from tests.core.stored import STORED
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -388,68 +389,6 @@ def test_an_upcaster_lifts_an_older_snapshot(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(codec.UPCASTERS, 0, from_zero)
     old = msgpack.packb({"v": -1, "count": 4, "kept": "as it was"})
     assert unpack_snapshot(old) == replace(EMPTY, next_turn=4, extra={"kept": "as it was"})
-
-
-SHOP = Principal("api-key", "service", "shop", "issuer", {"tenant": "north"})
-FULL = Snapshot(
-    next_turn=3,
-    judged=17,
-    waiting=2,
-    started=True,
-    pending=("clear",),
-    usage=Usage(1200, 340, 50, 6, 1, extra={"cost": "0.10"}),
-    turn=Turn(
-        TurnId("turn_2"), 2, (DeliveryId("dlv_01J0000000000000000000000A"),), SHOP, "support", Millis(1772600000000),
-        step=1, step_open=True, phase="tools",
-        calls=(
-            Call(CallId("call_2_1_0"), "toolu_1", "find_order", "9f86d081", state="settled"),
-            Call(CallId("call_2_1_1"), "toolu_2", "charge", "60303ae2", on_interrupt="report", state="started"),
-            Call(CallId("call_2_1_2"), "toolu_3", "nonsense", "fd61a03a", refused=True, extra={"later": 1}),
-        ),
-        tries=1, retry_at=Millis(1772600005000), finish="tool-calls", usage=Usage(100, 20), cancelling=True,
-        failed="MODEL_CALL_FAILED", extra={"hold": {"on": "input"}},
-    ),
-    marks=(0, 12, 40),
-    at=Position(44, 90, 1, 12),
-    # The second was a field once.
-    extra={"mood": "sunny", "last_turn": ["dlv_01J00000000000000000000009"]},
-)  # fmt: skip
-STEERED = Snapshot(
-    next_turn=3,
-    judged=19,
-    waiting=3,
-    started=True,
-    pending=("clear", "compact"),
-    turn=Turn(
-        TurnId("turn_2"), 2, (DeliveryId("dlv_A"), DeliveryId("dlv_B")), SHOP, "support", Millis(1772600000000),
-        joining=(DeliveryId("dlv_C"),), joining_bytes=40, followed=True, compacted=4,
-    ),
-    compacting=Compacting(False, True, 2, Millis(1772600005000), {"later": True}),
-    ending="reset",
-    context=9_000,
-    at=Position(44, 90, 1, 12, 3_000),
-)  # fmt: skip
-STORED: dict[str, object] = {
-    "snapshot-1-empty": EMPTY,
-    "snapshot-1-full": FULL,
-    "snapshot-1-steered": STEERED,
-    "fact-1-messages-joined": MessagesJoined(TurnId("turn_2"), 1, (DeliveryId("dlv_A"), DeliveryId("dlv_B")), Millis(1)),
-    "fact-1-compacted": Compacted("scripted", 2, Usage(100, 20), Millis(1)),
-    "fact-1-turn-started": TurnStarted(
-        TurnId("turn_2"), 2, (DeliveryId("dlv_A"),), 17, True, SHOP, "support", 40, Millis(1)
-    ),
-    "fact-1-model-answered": ModelAnswered(
-        TurnId("turn_2"), 1, "tool-calls", Usage(100, 20), (Call(CallId("call_2_1_0"), "t", "find_order", "9f"),), Millis(2)
-    ),
-    "envelope-1": Envelope("message", SHOP, "queue", "turn_1", "00-ab-cd-01", Millis(3), extra={"new": True}),
-    "body-1": Body((Part("text", "Where is my parcel?"), Part("text", "Größe 42", extra={"lang": "de"}))),
-    "outcome-1": Outcome("failed", {"code": "X", "message": "no"}, {"code": "X", "message": "no", "name": "KeyError"}),
-    "value-1": {
-        "when": datetime(2026, 3, 1, 12, 30, 15, 250, tzinfo=UTC), "day": date(2026, 3, 1), "hour": time(7, 45),
-        "for": timedelta(days=-1, microseconds=5), "price": Decimal("19.90"), "id": UUID(int=1), "raw": b"\x00\xff",
-        "tags": {"a"}, "fixed": frozenset({1}), "pair": (1, ("two", None)), "many": [1.5, True, None, 2**63],
-    },
-}  # fmt: skip
 
 
 def read_golden(name: str, data: bytes) -> object:
