@@ -74,7 +74,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     | ROAD
     | {"orchestrator.channels.outbox", "orchestrator.turn", "orchestrator.local", "orchestrator.world"},
     "orchestrator.keeper": BASE | {"orchestrator.journal"},
-    "orchestrator.client": {"orchestrator.errors"},
+    "orchestrator.client": {"orchestrator.errors", "httpx2"},
     "orchestrator.cli": DESK | {"orchestrator.client"},
     "orchestrator": LEAVES | {"orchestrator.client", "orchestrator.engine", "orchestrator.models"},  # the front door
     "tasks": DESK | {"orchestrator.keeper", "orchestrator.process", "celery", "kombu", "billiard"},
