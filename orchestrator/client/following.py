@@ -2,7 +2,8 @@
 
 The shell does what `due` says, tells what came (`opened`, `refused`, `took`, `ended`), and takes events with `next`. A connection that is
 quiet for too long is given up and another one begins at the cursor; a response that ends with its lease is followed by another at once.
-What a broken connection has said of a line that is not whole is forgotten and read again.
+What a broken connection has said of a line that is not whole is forgotten and read again. Behind a response that ended in order and
+without an event, the next one begins at the last event that is known to be there: an ended session says so with nothing else.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Following:
         self._next = start if start >= 0 else None
         self._follow = follow
         self._last: int | None = None
+        self._at = 0
+        self._empty = False
         self._quiet_seconds = quiet_seconds
         self._patience = patience
         self._what = what
@@ -100,8 +103,11 @@ class Following:
         return Open(self._query(), self._read_seconds)
 
     def _query(self) -> dict[str, str]:
+        self._at = self._start if self._next is None else self._next
+        if self._empty and self._follow and self.tail >= 0:
+            self._at = min(max(self._at - 1, 0), self.tail)
         query = {
-            "startIndex": str(self._start if self._next is None else self._next),
+            "startIndex": str(self._at),
             "includeTailIndex": "1",
             "streamControlVersion": "1",
         }
@@ -111,14 +117,14 @@ class Following:
 
     def opened(self, headers: Mapping[str, str]) -> None:
         """The response has begun. Raises `StreamBroken` when it does not say what was asked."""
-        self._alone_since = None
+        self._alone_since, self._empty = None, True
         said = headers.get("x-eve-stream-tail-index", "")
         if said.removeprefix("-").isdecimal():
             self.tail = max(self.tail, int(said))
         elif self._next is None or not self._follow:
             raise StreamBroken(index=self._next or 0, reason="the answer does not tell the tail of the stream")
         if self._next is None:
-            self._next = max(int(said) + 1 + self._start, 0)
+            self._next = self._at = max(int(said) + 1 + self._start, 0)
         if not self._follow and self._last is None:
             self._last = int(said)
         self._check_end()
@@ -154,14 +160,16 @@ class Following:
                 if isinstance(found, dict) and CONTROL in found:
                     self._control(found[CONTROL])
                     continue
-                told = event(found, self._next)
+                told = event(found, self._at)
             except (ValueError, RecursionError) as misfit:
                 why = f"{misfit}" if isinstance(misfit, Misfit) else "it is no JSON"
-                raise StreamBroken(index=self._next, reason=why) from None
-            self._next += 1
-            self._failures = 0
-            self.tail = max(self.tail, told.index)
+                raise StreamBroken(index=self._at, reason=why) from None
+            self._at += 1
             self.over = told.type in TERMINAL
+            if told.index < self._next:
+                continue
+            self._next, self._failures, self._empty = self._at, 0, False
+            self.tail = max(self.tail, told.index)
             self._check_end()
             return told
         return None
@@ -170,6 +178,7 @@ class Following:
         """The connection is gone, in order or not, or there never was one."""
         self._lines.clear()
         self._rest.clear()
+        self._empty = self._empty and not self.resting and broken is None
         if self.resting:
             self._failures, self.resting = 0, False
         else:
