@@ -50,12 +50,12 @@ class Losing(httpx2.BaseTransport):
 
     def __init__(self, losses: int) -> None:
         self._inner = httpx2.HTTPTransport()
-        self._losses = losses
+        self.losses = losses
         self.lost: list[str] = []
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         response = self._inner.handle_request(request)
-        if request.method != "GET" and len(self.lost) < self._losses:
+        if request.method != "GET" and len(self.lost) < self.losses:
             response.read()
             response.close()
             self.lost.append(f"{request.method} {request.url.path} {response.status_code}")
@@ -72,6 +72,7 @@ class Cuts:
     def __init__(self, cuts: int, seed: int, between: tuple[int, int] = (50, 700)) -> None:
         self.left = cuts
         self.connections = 0
+        self.made = 0
         self._chance = random.Random(seed)
         self._between = between
 
@@ -87,14 +88,15 @@ class Cuts:
 class CutStream(httpx2.SyncByteStream):
     """A body that breaks off."""
 
-    def __init__(self, inner: httpx2.SyncByteStream, after: int) -> None:
-        self._inner, self._left = inner, after
+    def __init__(self, inner: httpx2.SyncByteStream, after: int, cuts: Cuts) -> None:
+        self._inner, self._left, self._cuts = inner, after, cuts
 
     def __iter__(self) -> Iterator[bytes]:
         for data in self._inner:
             yield data[: self._left]
             self._left -= len(data)
             if self._left <= 0:
+                self._cuts.made += 1
                 raise httpx2.ReadError("cut")
 
     def close(self) -> None:
@@ -104,14 +106,15 @@ class CutStream(httpx2.SyncByteStream):
 class AsyncCutStream(httpx2.AsyncByteStream):
     """A body that breaks off, for asyncio."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, after: int) -> None:
-        self._inner, self._left = inner, after
+    def __init__(self, inner: httpx2.AsyncByteStream, after: int, cuts: Cuts) -> None:
+        self._inner, self._left, self._cuts = inner, after, cuts
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for data in self._inner:
             yield data[: self._left]
             self._left -= len(data)
             if self._left <= 0:
+                self._cuts.made += 1
                 raise httpx2.ReadError("cut")
 
     async def aclose(self) -> None:
@@ -130,7 +133,7 @@ class Cutting(httpx2.BaseTransport):
         if not request.url.path.endswith("/stream") or (after := self._cuts.next()) is None:
             return response
         assert isinstance(response.stream, httpx2.SyncByteStream)
-        response.stream = CutStream(response.stream, after)
+        response.stream = CutStream(response.stream, after, self._cuts)
         return response
 
     def close(self) -> None:
@@ -149,7 +152,7 @@ class AsyncCutting(httpx2.AsyncBaseTransport):
         if not request.url.path.endswith("/stream") or (after := self._cuts.next()) is None:
             return response
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = AsyncCutStream(response.stream, after)
+        response.stream = AsyncCutStream(response.stream, after, self._cuts)
         return response
 
     async def aclose(self) -> None:

@@ -133,7 +133,8 @@ def test_what_is_no_event_is_not_taken_for_one(given: bytes) -> None:
 def test_records_are_read_by_their_names_in_json() -> None:
     seen = read(SessionRecord, {"sessionId": "s", "agent": "a", "status": "idle", "events": 3, "turnId": None, "x": 1})
     assert seen == SessionRecord("s", "a", "idle", 3)
-    for broken in ({}, [], {"sessionId": 1, "agent": "a", "status": "idle", "events": 3}):
+    wrong: list[object] = [{}, [], {"sessionId": 1, "agent": "a", "status": "idle", "events": 3}]
+    for broken in wrong:
         with pytest.raises(Misfit):
             read(SessionRecord, broken)
     with pytest.raises(Misfit):

@@ -238,10 +238,11 @@ def test_signs_of_life_do_not_make_the_caller_wait_longer() -> None:
     assert isinstance(due, Open)
     assert due.quiet_seconds == 15.0
     following.opened({"x-eve-stream-tail-index": "-1"})
-    following.took(b"\n", 0.0)
-    assert not following.resting
-    following.took(b"\n", 10.0)
-    assert following.resting
+    rests = []
+    for at in (0.0, 10.0):
+        following.took(b"\n", at)
+        rests.append(following.resting)
+    assert rests == [False, True]
     following.ended(10.0)
     due = following.due(10.0, 0.5)
     assert isinstance(due, Open)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_the_shells_offer_the_same_in_the_same_words(kind: str) -> None:
         for name, thing in vars(one).items():
             if name.startswith("_") and name != "__init__":
                 continue
-            function = thing.fget if isinstance(thing, property) else thing
+            function: Any = thing.fget if isinstance(thing, property) else thing
             assert inspect.getdoc(function) or name == "__init__", f"{one.__name__}.{name} has no docstring"
             text = f"{inspect.signature(function)} {inspect.getdoc(function)}"
             found[name] = text.replace("Async", "")

@@ -92,16 +92,15 @@ def test_a_wait_that_still_lasts_is_told_to_who_comes_later() -> None:
 def test_a_wait_is_news_once_and_then_the_next_thing_is_waited_for() -> None:
     log = Log().begin("a").asks("r1")
     watch, _ = watched(log, "a")
-    assert watch.has_news
-    assert watch.tell().state == "waiting"
-    assert not watch.has_news
+    before, told, after = watch.has_news, watch.tell(), watch.has_news
+    assert (before, told.state, after) == (True, "waiting", False)
     watch.go_on()
     assert not watch.stops
     log.resolves("r1", outcome="denied").says("Then not.").ends()
     for event in log.read()[watch.cursor :]:
         watch.take(event, -1)
-    assert watch.has_news
-    assert (watch.tell().text, watch.tell().requests) == ("Then not.", ())
+    after, told = watch.has_news, watch.tell()
+    assert (after, told.text, told.requests) == (True, "Then not.", ())
 
 
 def test_waiting_for_something_else_than_people_is_passed_over() -> None:
