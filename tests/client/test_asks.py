@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.client import asks, flows
@@ -65,6 +65,8 @@ def test_answers_say_only_what_was_answered() -> None:
 
 
 @given(st.text(min_size=1).filter(lambda text: text.isprintable() or not any(0xD800 <= ord(c) < 0xE000 for c in text)))
+@example(".")
+@example("..")
 def test_any_address_is_one_segment_of_the_path_and_can_be_read_back(address: str) -> None:
     path = asks.of_address("desk", address)
     prefix, _, segment = path.rpartition("/")

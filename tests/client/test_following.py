@@ -280,6 +280,22 @@ def test_records_of_the_stream_itself_have_no_index() -> None:
     assert (event.index, event.type) == (0, "session.started")
 
 
+def test_what_stands_behind_the_end_of_a_lease_is_read_again_and_not_twice() -> None:
+    lines, following = story().lines(), Following(0, 0.0)
+    following.due(0.0, 0.5)
+    following.opened({})
+    following.took(lines[0] + LEASE + lines[1], 0.0)
+    first = following.next()
+    assert first is not None
+    assert (first.index, following.next(), following.resting) == (0, None, True)
+    following.ended(0.0)
+    due = following.due(0.0, 0.5)
+    assert isinstance(due, Open)
+    assert due.query["startIndex"] == "1"
+    following.opened({})
+    assert following.next() is None
+
+
 def test_a_start_from_the_end_needs_the_tail() -> None:
     following = Following(-1, 0.0)
     following.due(0.0, 0.5)

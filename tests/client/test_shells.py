@@ -230,6 +230,34 @@ def test_the_next_turn_is_looked_for_behind_what_was_seen_when_its_message_was_s
         assert starts[-1] == 0
 
 
+def test_a_turn_is_looked_for_from_where_its_reader_was_before_its_message_was_sent() -> None:
+    """Another thread may read on before the answer is there."""
+    starts: list[str] = []
+    client = Client(URL, http=httpx2.Client(transport=httpx2.MockTransport(lambda request: answer(request))))
+    session = client.session("ses_1", cursor=0)
+    serve = serving(log_of("dlv_1"), 100)
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "POST":
+            session.cursor = 99
+        else:
+            starts.append(request.url.params["startIndex"])
+        return serve(request)
+
+    assert session.send("hello").text(timeout=10) == "to dlv_1"
+    assert starts == ["0"]
+
+
+def test_a_stream_is_asked_for_as_it_is(both: Made) -> None:
+    seen = Seen(streamed(b"\n", *log_of("a").add("session.completed", {}).lines(), tail=9))
+    both(seen, auth="KEY").say(lambda client: client.session("ses_1").events())
+    [request] = seen.requests
+    assert request.headers["accept-encoding"] == "identity"
+    assert request.headers["accept"] == "application/x-ndjson"
+    assert request.headers["authorization"] == "Bearer KEY"
+    assert request.url.params["streamControlVersion"] == "1"
+
+
 def test_a_stream_that_is_left_gives_its_connection_back() -> None:
     log = log_of("a")
     closed: list[bool] = []

@@ -124,9 +124,9 @@ def test_a_session_that_fails_fails_its_turn() -> None:
 
 
 def test_a_cancelled_turn_has_no_answer_though_something_was_said() -> None:
-    log = Log().begin("a").says("x", "tool-calls").asks("r1").resolves("r1", outcome="cancelled").ends("turn.cancelled")
+    log = Log().begin("a").says("between two tools", "tool-calls").asks("r1").ends("turn.cancelled")
     told = outcome(log, "a", tail=len(log.events) - 1)
-    assert (told.state, told.requests) == ("cancelled", ())
+    assert (told.state, told.text, told.requests) == ("cancelled", "", ())
     with pytest.raises(NoAnswer, match="cancelled"):
         told.answer()
 
@@ -146,6 +146,33 @@ def test_a_message_whose_session_ended_before_it_was_used_is_discarded(named: bo
 def test_what_is_discarded_of_others_is_no_concern_of_ours() -> None:
     log = Log().add("message.discarded", {"deliveryId": "b"}).begin("a").says("x").ends()
     assert outcome(log, "a").state == "completed"
+
+
+def test_events_of_others_within_a_turn_are_passed_over() -> None:
+    log = Log().begin("a")
+    log.deliveries = ["z"]
+    log.add("message.completed", {**log.place, "message": "of z", "finishReason": "stop"})
+    log.deliveries = ["a"]
+    log.says("of a").ends()
+    watch, ours = watched(log, "a")
+    assert watch.outcome().text == "of a"
+    assert [index for index in range(len(log.events)) if index not in ours] == [3]
+
+
+@pytest.mark.parametrize("how", ["resolved", "started"])
+def test_a_turn_that_goes_on_waits_for_nobody(how: str) -> None:
+    log = Log().begin("a").asks("r1")
+    if how == "resolved":
+        log.resolves("r1")
+    else:
+        log.add("step.started", {**log.place, "modelId": "m"})
+    watch, _ = watched(log, "a", tail=len(log.events) - 1)
+    assert not watch.stops
+
+
+def test_of_several_requests_those_that_have_ended_are_asked_no_more() -> None:
+    log = Log().begin("a").asks("r1", "r2").resolves("r1").parks()
+    assert [request.request_id for request in outcome(log, "a", tail=len(log.events) - 1).requests] == ["r2"]
 
 
 def test_a_structured_result_is_told() -> None:
