@@ -92,8 +92,9 @@ class AsyncClient:
 
     async def create(self, *, agent: str = "", may_ask: bool = True, operation: str = "") -> AsyncSession:
         """A new session without a message."""
-        ask = asks.create(None, {}, agent=agent, may_ask=may_ask, operation=operation)
-        return AsyncSession(self, await self._do(ask), 0)
+        key, named = uuid4().hex, self._auth is not None
+        flow = flows.create(key=key, agent=agent, may_ask=may_ask, operation=operation, named=named)
+        return AsyncSession(self, await self._run(flow), 0)
 
     def session(self, session_id: str, cursor: int = 0) -> AsyncSession:
         """A session that is there already; nobody is asked. `cursor`: how many of its events are known, so that turns are not looked

@@ -36,6 +36,10 @@ class ClientError(OrchestratorError):
 
     code, status = "client_error", 0
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Made of facts and not of a text, so pools and task queues could not carry it as they carry others.
+        return _again, (type(self), str(self)), self.__dict__
+
 
 class Refused(ClientError):
     """The server refused this with {status} {code}: {problem}"""
@@ -126,6 +130,12 @@ class NoAnswer(ClientError):
         }.get(outcome.state, ("its session ended before the message was used.", "Start a new session with it."))
         super().__init__(problem=problem, remedy=remedy)
         self.outcome = outcome
+
+
+def _again(kind: type[ClientError], text: str) -> ClientError:
+    error = kind.__new__(kind)
+    error.args = (text,)
+    return error
 
 
 KINDS: Mapping[str, type[Refused]] = {

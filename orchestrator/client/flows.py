@@ -16,10 +16,22 @@ Flow = Generator[Ask[Any], Any, T]
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A session that was started with a message, whose delivery has no id of its own in some answers."""
+    """A session that was started with a message. The answer to a create does not say its delivery."""
 
     session: str
     delivery: str | None
+
+
+def create(*, key: str, agent: str, may_ask: bool, operation: str, named: bool) -> Flow[str]:
+    """A session without a message. A caller with a name says which operation it is; of others a second one does no harm."""
+    if operation or named:
+        try:
+            named_ask = asks.create(None, {}, agent=agent, may_ask=may_ask, operation=operation or key)
+            return (yield named_ask)  # type: ignore[no-any-return]  # the ask says what
+        except BadRequest as refused:
+            if operation or not _knows_no_names(refused):
+                raise
+    return (yield asks.create(None, {}, agent=agent, may_ask=may_ask, operation=""))  # type: ignore[no-any-return]
 
 
 def start(
@@ -28,17 +40,20 @@ def start(
     """A session with its first message, once, whatever gets lost on the way.
 
     A caller with a name says which operation it is. The server takes none from callers without one: these make an empty session first,
-    of which a second one does no harm, and send the message into it under its key.
+    and send the message into it under its key.
     """
     if operation or named:
         try:
-            return Begun(
-                (yield asks.create(message, beside, agent=agent, may_ask=may_ask, operation=operation or key)), None
-            )
+            ask = asks.create(message, beside, agent=agent, may_ask=may_ask, operation=operation or key)
+            return Begun((yield ask), None)
         except BadRequest as refused:
-            # A server that lets in callers without a name and nobody else does not look at credentials: we have none there.
-            if operation or "operationId" not in str(refused):
+            if operation or not _knows_no_names(refused):
                 raise
-    session: str = yield asks.create(None, {}, agent=agent, may_ask=may_ask, operation="")
+    session = yield from create(key=key, agent=agent, may_ask=may_ask, operation="", named=False)
     sent: Sent = yield asks.send(asks.of_session(session), message, beside, key=key)
     return Begun(sent.session, sent.delivery)
+
+
+def _knows_no_names(refused: BadRequest) -> bool:
+    """Whether this is a server that lets in callers without a name and nobody else: it does not look at credentials."""
+    return "operationId" in str(refused)

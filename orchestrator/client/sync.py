@@ -90,8 +90,9 @@ class Client:
 
     def create(self, *, agent: str = "", may_ask: bool = True, operation: str = "") -> Session:
         """A new session without a message."""
-        ask = asks.create(None, {}, agent=agent, may_ask=may_ask, operation=operation)
-        return Session(self, self._do(ask), 0)
+        key, named = uuid4().hex, self._auth is not None
+        flow = flows.create(key=key, agent=agent, may_ask=may_ask, operation=operation, named=named)
+        return Session(self, self._run(flow), 0)
 
     def session(self, session_id: str, cursor: int = 0) -> Session:
         """A session that is there already; nobody is asked. `cursor`: how many of its events are known, so that turns are not looked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import pytest
@@ -19,6 +19,8 @@ from orchestrator.client.flows import Begun
 from orchestrator.client.http import base_of
 from orchestrator.client.values import Answer
 from orchestrator.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def said(status: int, body: object) -> Reply:
@@ -111,14 +113,14 @@ def test_a_journal_that_is_away_is_no_error_of_who_asks_after_its_health() -> No
 # The first message of a session ---------------------------------------------------------------------------------------
 
 
-def run(flow: flows.Flow[Begun], *answers: object) -> tuple[list[Ask[Any]], Begun]:
+def run(flow: flows.Flow[T], *answers: object) -> tuple[list[Ask[Any]], T]:
     """A flow to its end: what it has asked, and what it found."""
     asked = [next(flow)]
     for answer in answers:
         try:
             ask = flow.throw(answer) if isinstance(answer, Exception) else flow.send(answer)
         except StopIteration as done:
-            found: Begun = done.value
+            found: T = done.value
             return asked, found
         asked.append(ask)
     raise AssertionError(f"it asks on: {asked[-1]}")
@@ -144,6 +146,18 @@ def test_a_caller_without_a_name_makes_a_session_and_sends_the_message_under_its
 
 def refused(problem: str) -> BadRequest:
     return BadRequest(status=400, code="bad_request", problem=problem, body={})
+
+
+def test_a_session_without_a_message_is_an_operation_too() -> None:
+    given: dict[str, Any] = {"key": "k", "agent": "a", "may_ask": True}
+    [ask], session = run(flows.create(**given, operation="", named=True), "ses_1")
+    assert (ask.body, session) == ({"agent": "a", "operationId": "k"}, "ses_1")
+    [ask], _ = run(flows.create(**given, operation="", named=False), "ses_1")
+    assert ask.body == {"agent": "a"}
+    asked, _ = run(flows.create(**given, operation="", named=True), refused("operationId needs a caller"), "ses_1")
+    assert [ask.body for ask in asked] == [{"agent": "a", "operationId": "k"}, {"agent": "a"}]
+    with pytest.raises(BadRequest):
+        run(flows.create(**given, operation="mine", named=True), refused("operationId needs a caller"))
 
 
 def test_a_server_that_knows_no_names_is_talked_to_as_by_nobody() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from orchestrator import client
 from orchestrator import errors as server
 from orchestrator.client import errors
-from orchestrator.client.errors import BY_STATUS, KINDS, ClientError, Refused, refusal
+from orchestrator.client.errors import BY_STATUS, KINDS, ClientError, Refused, ServerAway, TookTooLong, refusal
 from tests.test_layers import NOT_IN_CORE, imports, modules
 
 PUBLIC = {
@@ -97,6 +98,15 @@ def test_an_answer_without_a_code_is_told_by_its_status(status: int) -> None:
     error = refusal(status, {})
     assert type(error) is BY_STATUS.get(status, Refused)
     assert "is the address of the server right" in str(error)
+
+
+def test_errors_travel_between_processes() -> None:
+    away = ServerAway(asked="it", seconds=3, reason="why", remedy="Wait.")
+    late = TookTooLong(what="It", seconds=2.0)
+    for error in (refusal(429, {"code": "inbox_full", "error": "Full."}, 3.0), away, late):
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+        assert (type(again), str(again), again.facts) == (type(error), str(error), error.facts)
+        assert (again.code, again.status) == (error.code, error.status)
 
 
 def test_codes_of_tomorrow_are_refusals() -> None:

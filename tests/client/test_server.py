@@ -315,6 +315,21 @@ def test_a_message_whose_answers_were_lost_came_in_once(site: Site, losses: int)
         assert len(network.lost) == losses
 
 
+def test_a_first_message_of_nobody_in_particular_comes_in_once_too(site: Site) -> None:
+    network, message = Losing(3), saying("hello")
+    with Web(site.system.server.url, target="web:create_app()", **app_of(site)) as web:
+        http, before = httpx2.Client(transport=network), set(site.system.engine.sessions(100))
+        with http, Client(f"http://127.0.0.1:{web.port}", http=http, patience=QUICK) as client:
+            turn = client.start(message)
+            network.lost.clear()
+            network.losses = 2
+            more = saying("more")
+            turn.session.send(more).text(WAIT)
+            assert received(site, turn.session.id) == [message, more]
+            made = {name for name, _ in set(site.system.engine.sessions(100)) - before}
+            assert [name for name in made if message in received(site, name)] == [turn.session.id]
+
+
 def test_an_answer_whose_answers_were_lost_counts_once(site: Site) -> None:
     network = Losing(0)
     with httpx2.Client(transport=network) as http, Client(site.url, auth=site.key, http=http, patience=QUICK) as client:
