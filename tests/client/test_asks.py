@@ -59,6 +59,7 @@ def test_a_create_says_only_what_was_said() -> None:
 def test_answers_say_only_what_was_answered() -> None:
     ask = asks.answer("/session/s", [Answer("r1", "approve"), Answer("r2", text="red"), Answer("r3")], key="k")
     assert ask.body is not None
+    assert ask.body["deliveryKey"] == "k"
     assert ask.body["inputResponses"] == [
         {"requestId": "r1", "optionId": "approve"},
         {"requestId": "r2", "text": "red"},

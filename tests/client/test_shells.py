@@ -100,6 +100,18 @@ def test_a_lost_answer_to_a_cancel_without_a_turn_is_told(both: Made) -> None:
     assert len(seen.requests) == 1
 
 
+def test_a_cancel_that_was_never_sent_is_sent_again(both: Made) -> None:
+    seen = Seen(httpx2.ConnectError("refused"), httpx2.ConnectTimeout("late"), said(202, {"outcome": "cancelling"}))
+    assert both(seen).say(lambda client: client.session("ses_1").cancel()) == "cancelling"
+
+
+def test_what_cannot_be_sent_at_all_is_not_tried_again(both: Made) -> None:
+    seen = Seen(httpx2.LocalProtocolError("a header with a line end"))
+    with pytest.raises(httpx2.LocalProtocolError):
+        both(seen).say(lambda client: client.sessions())
+    assert len(seen.requests) == 1
+
+
 def test_a_refusal_is_told_at_once(both: Made) -> None:
     seen = Seen(said(409, {"ok": False, "code": "session_not_active", "error": "Start a new session."}))
     with pytest.raises(SessionNotActive, match="start a new one"):
