@@ -75,7 +75,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     | ROAD
     | {"orchestrator.channels.outbox", "orchestrator.turn", "orchestrator.local", "orchestrator.world"},
     "orchestrator.keeper": BASE | {"orchestrator.journal"},
-    "orchestrator.client": {"orchestrator.errors"},
+    "orchestrator.client": {"orchestrator.errors", "httpx2"},
     "orchestrator.cli": DESK | {"orchestrator.client", "orchestrator.cli.load", "typer", "rich"},
     "orchestrator.cli.load": {
         "orchestrator",
