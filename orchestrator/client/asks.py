@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,8 @@ from orchestrator.client.values import Answer, Health, RequestRecord, SessionRec
 T = TypeVar("T")
 Json = Mapping[str, Any]
 Message = str | Sequence[Mapping[str, Any]]
-"""A text, or a list of parts as {"type": "text", "text": "…"}."""
+"""A text, or a list of parts: {"type": "text", "text": "…"} and {"type": "file", "mediaType": "image/png", "filename": "a.png", "data": …},
+where `data` is bytes, base64 or a URL."""
 
 
 class Beside(TypedDict, total=False):
@@ -129,8 +131,13 @@ def answer(place: str, answers: Sequence[Answer], *, key: str) -> Ask[Sent]:
     return Ask("POST", place, _sent, {"inputResponses": responses, "deliveryKey": key})
 
 
+def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    data = part.get("data")
+    return {**part, "data": b64encode(data).decode()} if isinstance(data, bytes) else part
+
+
 def _message(message: Message, beside: Beside) -> dict[str, Any]:
-    body: dict[str, Any] = {"message": message if isinstance(message, str) else list(message)}
+    body: dict[str, Any] = {"message": message if isinstance(message, str) else list(map(_part, message))}
     for name, key in (("context", "clientContext"), ("output", "outputSchema"), ("policy", "turnPolicy")):
         if name in beside:
             body[key] = beside[name]  # type: ignore[literal-required]  # the names are above

@@ -2,7 +2,7 @@
 
 ClientError
 ├── Refused                  the server has understood and said no; other codes than those below stay a plain Refused
-│   ├── BadRequest           400, 413
+│   ├── BadRequest           400, 413, 415
 │   ├── Unauthorized         401
 │   ├── Forbidden            403
 │   ├── SessionNotFound      404
@@ -140,6 +140,7 @@ def _again(kind: type[ClientError], text: str) -> ClientError:
 
 KINDS: Mapping[str, type[Refused]] = {
     **dict.fromkeys(("bad_request", "not_supported_yet", "cursor_of_other_session", "body_too_large"), BadRequest),
+    **dict.fromkeys(("file_too_large", "file_type_refused"), BadRequest),
     "unauthorized": Unauthorized,
     "forbidden": Forbidden,
     "session_not_found": SessionNotFound,
@@ -149,7 +150,13 @@ KINDS: Mapping[str, type[Refused]] = {
     "address_taken": AddressTaken,
     "inbox_full": InboxFull,
 }
-BY_STATUS: Mapping[int, type[Refused]] = {400: BadRequest, 401: Unauthorized, 403: Forbidden, 413: BadRequest}
+BY_STATUS: Mapping[int, type[Refused]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    413: BadRequest,
+    415: BadRequest,
+}
 """For answers without a code that is known, of a proxy perhaps, or of a later server."""
 
 

@@ -200,3 +200,10 @@ def test_a_server_may_be_below_a_path() -> None:
 def test_what_is_no_address_of_a_server_is_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigError, match=r"https://agents\.example\.com"):
         base_of(url)
+
+
+def test_bytes_of_a_file_are_sent_as_base64() -> None:
+    part = {"type": "file", "mediaType": "image/png", "data": b"hello"}
+    ask = asks.send("/session/ses_1", [part, {"type": "text", "text": "What is it?"}], {}, key="k")
+    assert ask.body is not None
+    assert ask.body["message"] == [{**part, "data": "aGVsbG8="}, {"type": "text", "text": "What is it?"}]
