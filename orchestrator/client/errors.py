@@ -16,7 +16,8 @@ ClientError
 ├── TookTooLong              the caller's own timeout is over; nothing was stopped
 └── NoAnswer                 a text was wanted of a turn that has none: it failed, was cancelled, or waits for people
 
-Those that the server raises under the same name are caught by that one as well: `except orchestrator.SessionNotFound` holds for both.
+None of them is an `OrchestratorError`, though some have the names of one: a tool or a channel that talks to another server must not have
+the refusals of that one taken for refusals of its own.
 """
 
 from __future__ import annotations
@@ -24,17 +25,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import errors as server
-from orchestrator.errors import OrchestratorError
-
 if TYPE_CHECKING:
     from orchestrator.client.turns import Outcome
 
 
-class ClientError(OrchestratorError):
-    """Something went wrong between this client and its server."""
+class ClientError(Exception):
+    """Something went wrong between this client and its server.
 
-    code, status = "client_error", 0
+    The facts of an error are keyword arguments; the docstring of its class is its text.
+    """
+
+    code = "client_error"
+
+    def __init__(self, **facts: object) -> None:
+        self.facts = facts
+        super().__init__((type(self).__doc__ or "").format(**facts))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Made of facts and not of a text, so pools and task queues could not carry it as they carry others.
@@ -56,46 +61,46 @@ class Refused(ClientError):
         """Seconds after which the server wants to be asked again, if it says so."""
 
 
-class BadRequest(Refused, server.BadRequest):
+class BadRequest(Refused):
     """Mend the request before you send it again. The server says: {problem}"""
 
 
-class Unauthorized(Refused, server.Unauthorized):
+class Unauthorized(Refused):
     """The server does not know this credential: give the client another `auth`. It says: {problem}"""
 
 
-class Forbidden(Refused, server.Forbidden):
+class Forbidden(Refused):
     """This caller may not do that: use a credential with the scope that is named. The server says: {problem}"""
 
 
-class SessionNotFound(Refused, server.SessionNotFound):
+class SessionNotFound(Refused):
     """There is no such session for this caller: it never existed, was erased, or is somebody else's. The server says: {problem}"""
 
 
-class SessionNotActive(Refused, server.SessionNotActive):
+class SessionNotActive(Refused):
     """The session takes nothing more: start a new one. The server says: {problem}"""
 
 
-class DeliveryKeyReused(Refused, server.DeliveryKeyReused):
+class DeliveryKeyReused(Refused):
     """This key was used for something else: send the same message again, or use another key. The server says: {problem}"""
 
 
-class RequestUnknown(Refused, server.RequestUnknown):
+class RequestUnknown(Refused):
     """Answer with the id of a request that this session has asked. The server says: {problem}"""
 
 
-class AddressTaken(Refused, server.AddressTaken):
+class AddressTaken(Refused):
     """The address leads to a session of somebody else: use another address. The server says: {problem}"""
 
 
-class InboxFull(Refused, server.InboxFull):
+class InboxFull(Refused):
     """Too many messages wait in this session: send it again, with the same key, when a turn has ended. The server says: {problem}"""
 
 
 class ServerAway(ClientError):
     """No answer to {asked} for {seconds:.0f} s: {reason}. {remedy}"""
 
-    code, status = "server_away", 503
+    code = "server_away"
 
 
 class StreamBroken(ClientError):

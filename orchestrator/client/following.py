@@ -87,17 +87,11 @@ class Following:
         left = float("inf") if self._until is None else self._until - now
         if left <= 0:
             raise TookTooLong(what=self._what, seconds=self._timeout)
-        if self._alone_since is not None and now - self._alone_since >= self._patience.seconds:
-            go_on = "" if self._next is None else f", from event {self._next} on"
-            raise ServerAway(
-                asked="a reader of the stream",
-                seconds=now - self._alone_since,
-                reason=self._why,
-                remedy=f"Is the server up? Then read on{go_on}.",
-            )
         if self._failures and not self._paused:
             self._paused = True
-            return Pause(min(max(self._patience.pause(self._failures, chance), self._wanted_pause), left))
+            seconds = min(max(self._patience.pause(self._failures, chance), self._wanted_pause), left)
+            self._check_patience(now, seconds)
+            return Pause(seconds)
         self._paused, self._wanted_pause = False, 0.0
         self._read_seconds = min(self._quiet_seconds, max(left, 0.01))
         return Open(self._query(), self._read_seconds)
@@ -117,7 +111,7 @@ class Following:
 
     def opened(self, headers: Mapping[str, str]) -> None:
         """The response has begun. Raises `StreamBroken` when it does not say what was asked."""
-        self._alone_since, self._empty = None, True
+        self._empty = True
         said = headers.get("x-eve-stream-tail-index", "")
         if said.removeprefix("-").isdecimal():
             self.tail = max(self.tail, int(said))
@@ -138,6 +132,7 @@ class Following:
 
     def took(self, data: bytes, now: float) -> None:
         """A piece of the body. Take all events with `next` before the piece behind it."""
+        self._alone_since = None
         *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._rest, lines[0]])
@@ -189,6 +184,17 @@ class Following:
         self._why = why
         if self._alone_since is None:
             self._alone_since = now
+
+    def _check_patience(self, now: float, seconds: float) -> None:
+        if self._alone_since is None or now - self._alone_since + seconds <= self._patience.seconds:
+            return
+        go_on = "" if self._next is None else f", from event {self._next} on"
+        raise ServerAway(
+            asked="a reader of the stream",
+            seconds=now - self._alone_since,
+            reason=self._why,
+            remedy=f"Is the server up? Then read on{go_on}.",
+        )
 
     def _control(self, said: object) -> None:
         if said == LEASE_ENDED:

@@ -211,7 +211,35 @@ def test_patience_ends_when_no_connection_can_be_made_and_the_error_says_where_t
     with pytest.raises(ServerAway, match=r"from event [123] on") as raised:
         list(server.read(following))
     assert f"from event {following.cursor} on" in str(raised.value)
-    assert 20 <= server.now <= 20 + 4
+    assert 16 <= server.now <= 20
+
+
+def test_a_server_that_is_away_for_longer_than_there_is_patience_is_not_waited_for() -> None:
+    following = Following(0, 0.0, patience=Patience(seconds=20))
+    following.due(0.0, 0.5)
+    following.refused(Reply(503, {"retry-after": "3600"}, b""), 0.0)
+    with pytest.raises(ServerAway, match="503"):
+        following.due(0.0, 0.5)
+
+
+def test_connections_that_open_and_say_nothing_at_all_are_given_up_too() -> None:
+    """The server says something at once: whoever holds that up holds up all of it."""
+    following, now, opened = Following(0, 0.0), 0.0, 0
+
+    def read() -> None:
+        nonlocal now, opened
+        while (due := following.due(now, 0.5)) is not None:
+            if isinstance(due, Open):
+                opened += 1
+                following.opened({})
+                now += due.quiet_seconds
+                following.ended(now, Unanswered("ReadTimeout: ", True))
+            else:
+                now += due.seconds
+
+    with pytest.raises(ServerAway, match="ReadTimeout"):
+        read()
+    assert 3 <= opened <= 6
 
 
 def test_time_that_the_reader_takes_is_not_time_that_the_server_is_away() -> None:
