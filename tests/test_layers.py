@@ -76,7 +76,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     | {"orchestrator.channels.outbox", "orchestrator.turn", "orchestrator.local", "orchestrator.world"},
     "orchestrator.keeper": BASE | {"orchestrator.journal"},
     "orchestrator.client": {"orchestrator.errors", "httpx2"},
-    "orchestrator.cli": DESK | {"orchestrator.client", "orchestrator.cli.load", "typer", "rich"},
+    "orchestrator.cli": DESK | {"orchestrator.client", "orchestrator.cli.load", "typer", "rich", "prompt_toolkit"},
     "orchestrator.cli.load": {
         "orchestrator",
         "orchestrator.models",

@@ -156,6 +156,29 @@ def web(
     return web(name, host=host, port=port, processes=processes)
 
 
+@app.command()
+def chat(
+    url: Annotated[str, typer.Argument(metavar="[URL]", show_default=False, help="where the HTTP interface is")] = (
+        "http://127.0.0.1:8000"
+    ),
+    *,
+    session: Annotated[
+        str, typer.Option("--session", "-s", metavar="ID", show_default=False, help="go on with this one")
+    ] = "",
+    agent: Annotated[
+        str, typer.Option(metavar="NAME", show_default=False, help="of the App (default: its first)")
+    ] = "",
+    remember: Annotated[Path | None, typer.Option(hidden=True, help="a file with the session of the last time")] = None,
+) -> int:
+    """Talk to a running system: its words as they come, its tools, and what it asks you. Typing steers, Esc stops.
+
+    Where the server wants a key: ORCHESTRATOR_KEY. From a pipe each line is said when the one before is answered.
+    """
+    from orchestrator.cli.chat import chat
+
+    return chat(url, session=session, agent=agent, remember=remember)
+
+
 # Looking ----------------------------------------------------------------------------------------------------------------
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from orchestrator import local
 from orchestrator.cli.processes import Pool, check_access, free_port, prepare, web_child, workers
@@ -16,6 +21,9 @@ from orchestrator.config import Settings
 from orchestrator.engine import Engine
 from orchestrator.errors import OrchestratorError
 
+LOG, CHAT = "dev.log", "chat"
+"""In the data folder: what the processes say, and the session that was talked to last."""
+CLOSE_SECONDS = 5.0
 HINT = """\
 Talk to it from another terminal:
   curl -d '{{"message": "Hello"}}' -H 'content-type: application/json' {url}/eve/v1/session
@@ -40,11 +48,51 @@ def dev(app: str, *, port: int, data: str, processes: int, chat: bool, pool: Poo
     local.resolve(settings.url)
     children = [*workers(pool, processes, env, settings), web_child(env, port)]
     names = {child.env["ORCHESTRATOR_WORKER"] for child in children[:-1]}
-    ready = _Ready(env["ORCHESTRATOR_APP"], settings, names, port, chat=chat)
-    try:
-        return Supervisor(children).run(ready.look)
-    finally:
-        local.stop(folder)
+    talks = chat and sys.stdin.isatty() and sys.stdout.isatty()
+    with (folder / LOG).open("ab") if talks else nullcontext() as log:
+        supervisor = Supervisor([replace(child, log=log) for child in children])
+        prompt = Prompt(f"http://127.0.0.1:{port}", folder, log, supervisor.end) if log is not None else None
+        ready = _Ready(env["ORCHESTRATOR_APP"], settings, names, port, prompt, hint=chat)
+        try:
+            return supervisor.run(ready.look)
+        finally:
+            if prompt is not None:
+                prompt.close()
+            local.stop(folder)
+
+
+class Prompt:
+    """The chat in this terminal, a process of its own. What all others say goes to the log from when it begins; when it ends, all end."""
+
+    def __init__(self, url: str, folder: Path, log: IO[bytes], over: Callable[[], None]) -> None:
+        self._url = url
+        self._folder = folder
+        self._log = log
+        self._over = over
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr = -1
+
+    def begin(self) -> None:
+        """Begin to talk."""
+        print(f"What the processes say is in {self._folder / LOG}.", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "orchestrator.cli", "chat", self._url, "--remember", str(self._folder / CHAT)]
+        self._process = subprocess.Popen(command)
+        self._stderr = os.dup(2)
+        os.dup2(self._log.fileno(), 2)
+
+    def look(self) -> None:
+        """End everything if nobody talks any more."""
+        if self._process is not None and self._process.poll() is not None:
+            self._over()
+
+    def close(self) -> None:
+        """End it, and give the terminal back."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        self._process.wait(CLOSE_SECONDS)
+        os.dup2(self._stderr, 2)
+        os.close(self._stderr)
 
 
 def _folder(data: str, url: str) -> Path:
@@ -73,20 +121,27 @@ def _say_what_is_not_used(folder: Path) -> None:
 class _Ready:
     """Says once that the web answers and every worker has beaten: those started now, not those of a run before."""
 
-    def __init__(self, app: str, settings: Settings, workers: set[str], port: int, *, chat: bool) -> None:
+    def __init__(
+        self, app: str, settings: Settings, workers: set[str], port: int, prompt: Prompt | None, *, hint: bool
+    ) -> None:
         self._engine = Engine(find_app(app), settings)
         self._workers = workers
         self._url = f"http://127.0.0.1:{port}"
-        self._chat = chat
+        self._prompt = prompt
+        self._hint = hint
         self._said = False
 
     def look(self) -> None:
         """Look, and say it."""
+        if self._said and self._prompt is not None:
+            self._prompt.look()
         if self._said or not self._beaten() or not self._answers():
             return
         self._said = True
         print(f"ready {self._url}", flush=True)
-        if self._chat:
+        if self._prompt is not None:
+            self._prompt.begin()
+        elif self._hint:
             print(HINT.format(url=self._url), file=sys.stderr, flush=True)
 
     def _beaten(self) -> bool:
