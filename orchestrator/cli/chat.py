@@ -47,7 +47,7 @@ def chat(url: str, *, session: str, agent: str, remember: Path | None) -> int:
 
 
 async def _chat(url: str, session: str, agent: str, remember: Path | None) -> int:
-    async with AsyncClient(url, auth=os.environ.get("ORCHESTRATOR_KEY") or None) as client:
+    async with AsyncClient(url, auth=os.environ.get("CHAT_KEY") or None) as client:
         if not (await client.health()).ok:
             note(f"{url} answers, but its journal does not. What you say is stored when it does.")
         room = Room(client, session, agent, remember)

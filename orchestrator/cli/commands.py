@@ -172,7 +172,7 @@ def chat(
 ) -> int:
     """Talk to a running system: its words as they come, its tools, and what it asks you. Typing steers, Esc stops.
 
-    Where the server wants a key: ORCHESTRATOR_KEY. From a pipe each line is said when the one before is answered.
+    Where the server wants a key: CHAT_KEY. From a pipe each line is said when the one before is answered.
     """
     from orchestrator.cli.chat import chat
 
