@@ -47,6 +47,16 @@ class OrchestratorError(Exception):
             text = type(self).code.replace("_", " ")
         super().__init__(text)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # It is made of facts and not of a text: pools and task queues could not carry it as they carry others.
+        return _made_again, (type(self), str(self)), self.__dict__
+
+
+def _made_again(kind: type[OrchestratorError], text: str) -> OrchestratorError:
+    error = kind.__new__(kind)
+    error.args = (text,)
+    return error
+
 
 class ConfigError(OrchestratorError):
     """{problem} {remedy}"""

@@ -23,7 +23,7 @@ from orchestrator.config import Settings, from_environment
 from orchestrator.core.delivery import Control
 from orchestrator.core.names import DeliveryId, SessionId
 from orchestrator.core.snapshot import Principal
-from orchestrator.engine import CancelOutcome, Engine
+from orchestrator.engine import CancelOutcome, Created, Engine
 from orchestrator.errors import JournalAway, OrchestratorError, SessionNotFound
 from orchestrator.here import engine_of
 from web import access
@@ -107,12 +107,12 @@ class Front:
 
     # The writes -------------------------------------------------------------------------------------------------------
 
-    def create(self, wanted: Create, principal: Principal | None) -> SessionId:
+    def create(self, wanted: Create, principal: Principal | None) -> Created:
         """A new session, or the one that the same operation has made before."""
         names = Names()
 
-        def call(engine: Engine) -> SessionId:
-            made = engine.create(
+        def call(engine: Engine) -> Created:
+            return engine.create(
                 wanted.message,
                 agent=wanted.agent or None,
                 principal=principal,
@@ -125,7 +125,6 @@ class Front:
                 operation=wanted.operation,
                 may_ask=wanted.may_ask,
             )
-            return made.session
 
         return self.write(call)
 

@@ -26,9 +26,8 @@ View = Callable[..., Response]
 log = logging.getLogger(__name__)
 
 STREAM_VERSION = "26"
-"""Sessions among which a user's own are looked for."""
 OPEN = ("_health", "_webhook", "_link")
-"""Endpoints whose names end so need no credential: they tell nothing, or look at what was sent themselves."""
+"""Endpoints whose names end so need no credential: health, and those that look at what was sent themselves."""
 
 
 def mount(blueprint: Blueprint, front: Front) -> None:
@@ -111,7 +110,9 @@ class Views:
         """202: the session is stored, and its first message if it has one."""
         access.check_scope(caller(), "send")
         wanted = schema.create(request, ours=not self.strict)
-        return _accepted(self.front.create(wanted, caller().principal))
+        made = self.front.create(wanted, caller().principal)
+        told = {} if self.strict or made.delivery is None else {"deliveryId": made.delivery}
+        return _accepted(made.session, **told)
 
     def send(self, session: str) -> Response:
         """202: it is in the inbox. The stream shows what becomes of it."""

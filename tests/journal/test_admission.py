@@ -75,6 +75,17 @@ def test_the_order_is_gone_seen_ended_full_accepted(hand: Hand) -> None:
         hand.deliver(session, three)  # ended comes before full
 
 
+def test_answers_are_taken_beside_waiting_messages_and_are_bounded_too(hand: Hand) -> None:
+    hand = small(hand)
+    session = hand.create(hand.message())
+    hand.deliver(session)
+    for _ in range(2):
+        hand.deliver(session, hand.control("answers"))
+    with pytest.raises(InboxFull):
+        hand.deliver(session, hand.control("answers"))
+    assert hand.deliver(session, hand.control("cancel")).outcome == "cancelling"
+
+
 def test_what_was_refused_is_not_remembered_as_seen(hand: Hand) -> None:
     hand = small(hand, 1)
     session, late = hand.asked(), hand.message()

@@ -87,7 +87,9 @@ def test_create_answers_with_the_session(http: Http, engine: Engine, base: str) 
     answer = http.post(f"{base}/session", json={"message": "hello"})
     session = answer.json["sessionId"]
     assert answer.status_code == 202
-    assert answer.json == {"ok": True, "sessionId": session, "status": "accepted"}
+    [head] = engine.reads.heads(session, 0)
+    ours = {"deliveryId": head.id} if base == "/v1" else {}
+    assert answer.json == {"ok": True, "sessionId": session, "status": "accepted", **ours}
     assert answer.headers["x-eve-session-id"] == session
     assert answer.headers["cache-control"] == "no-store"
     assert answer.content_type == "application/json"
