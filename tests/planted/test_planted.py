@@ -68,6 +68,8 @@ NOTICED_BY: Mapping[str, str] = {
     "superseded-takes-a-committed-event": "tests/engine/test_model_calls.py::test_what_a_dead_worker_had_said_is_superseded",
     # an effect begins on a lease that may be over
     "lease-not-looked-at": f"{OWNERS}::test_a_frozen_owner_starts_no_effect_after_a_takeover",
+    # an answer to one of several requests is forgotten
+    "partial-answers-are-dropped": f"{APPROVALS}::test_answers_survive_a_restart_of_everything_between_them",
     # what a loop or a thread was handed begins whenever that comes to it
     "begins-what-was-handed-over": f"{OWNERS}::test_what_was_handed_over_before_the_freeze_does_not_begin_after_a_takeover",
     # a cancel that came with the commit before an effect is not looked at
