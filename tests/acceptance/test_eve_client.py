@@ -105,6 +105,19 @@ def test_any_text_comes_back_as_it_was(client: Client) -> None:
     assert text in result["message"]
 
 
+def test_a_message_brings_a_file_which_is_shown_without_its_bytes(client: Client) -> None:
+    picture = {"type": "file", "mediaType": "image/png", "data": "iVBORw0KGgo=", "filename": "a.png"}
+    words = saying("tokens=3")
+    session, response = client.create([{"type": "text", "text": words}, picture])
+    result = response.result()
+    assert result["message"] == "word0 word1 word2"
+    assert messages(result["events"]) == [f"{words}\n[file: a.png (image/png)]"]
+    [received] = [event["data"] for event in result["events"] if event["type"] == "message.received"]
+    shown = {"type": "file", "mediaType": "image/png", "filename": "a.png", "size": 8}
+    assert received["parts"] == [{"type": "text", "text": words}, shown]
+    is_whole(session, result["events"])
+
+
 def test_a_created_session_answers_its_first_message(client: Client) -> None:
     message = saying("tokens=5")
     session, response = client.create(message)
