@@ -324,11 +324,13 @@ class Engine:
         key: str = "",
         identity: str = "",
         digest: str = "",
+        only_own: bool = False,
     ) -> Arrived:
         """A message for the session at an address; where there is none, it begins one. `context`, `output`: as for `create`.
 
         What came with the same `key` (of this caller, and with the same `digest` of its body) or is the same message by
-        `identity` gets the first answer, for a day. Raises as `deliver`, without `SessionNotActive`.
+        `identity` gets the first answer, for a day. With `only_own` it raises `AddressTaken` where a session is in which the principal takes
+        no part. Raises as `deliver`, without `SessionNotActive`.
         """
         spec = self.app.channels_by_name.get(channel)
         chosen = self.agent(agent or (spec.agent if spec else None) or None)
@@ -341,7 +343,8 @@ class Engine:
         keys = [AdmissionKey(given.id, digest or deliveries.digest_of(given))] if key else []
         if identity:
             keys.append(AdmissionKey(f"message/{identity}"))
-        return self._arrive(channel, address, given, chosen, keys)
+        only = deliveries.participant(principal) if only_own else ""
+        return self._arrive(channel, address, given, chosen, keys, only)
 
     def control_at(
         self,
@@ -397,7 +400,7 @@ class Engine:
         return admitted
 
     def _arrive(
-        self, channel: str, address: str, given: Delivery, agent: Agent, keys: Sequence[AdmissionKey]
+        self, channel: str, address: str, given: Delivery, agent: Agent, keys: Sequence[AdmissionKey], only: str = ""
     ) -> Arrived:
         at = self.clock.now()
         shard = ids.address_shard(ids.address_key(channel, address))
@@ -413,6 +416,7 @@ class Engine:
                 keys=keys,
                 who=deliveries.who_joins(given),
                 life_ms=self._life_ms,
+                only=only,
             )
         self.clock.heard(arrived.at, asked_at)
         return arrived

@@ -99,12 +99,15 @@ class Views:
         if isinstance(wanted, schema.Answer):
             return self._answer(channel, address, wanted)
         access.check_scope(who, "send")
+        only_own = False
         if who.is_user:
             # A name that anybody can guess is no invitation to a conversation of others.
             try:
                 reached = self._reached(channel, address, "send")
             except SessionNotFound:
                 raise AddressTaken(address=address, channel=channel) from None
+            # Somebody else may begin it between this look and the message.
+            only_own = reached is None or self.front.app.access is None
             known = self.front.app.channels_by_name.get(channel)
             if reached is None and known is not None and known.takes_webhooks:
                 # Whoever begins it would read what others say there later.
@@ -124,6 +127,7 @@ class Views:
                 output=wanted.output,
                 delivery=names.delivery(engine),
                 key=wanted.key,
+                only_own=only_own,
             )
             return Admitted(found.session, found.delivery)
 

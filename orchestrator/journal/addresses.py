@@ -55,12 +55,14 @@ class Addresses(Admission):
         keys: Sequence[AdmissionKey] = (),
         who: str = "",
         life_ms: int = 0,
+        only: str = "",
     ) -> Arrived:
         """Bring something to an address: into the session there, or, if it is a message and nobody is there, into the session `candidate`,
         which begins with it. Safe to repeat, with the same keys or the same delivery, at any time within a day.
 
-        `candidate` must be of the address's shard (`ids.address_shard`). Without `keys` the delivery's id is its key. Raises
-        `SessionNotActive` when there is nothing to control, `DeliveryKeyReused`, `InboxFull`, `BadRequest`, `JournalFull`, `JournalAway`.
+        `candidate` must be of the address's shard (`ids.address_shard`). Without `keys` the delivery's id is its key. `only`: who must take
+        part in the session that is there. Raises `AddressTaken` where they do not, `SessionNotActive` when there is nothing to control,
+        `DeliveryKeyReused`, `InboxFull`, `BadRequest`, `JournalFull`, `JournalAway`.
         """
         at = self._door(channel, address)
         if shard_of(candidate) != at.shard:
@@ -69,11 +71,13 @@ class Addresses(Admission):
         for _ in range(MOST_SUCCESSORS):
             pairs = [(admission_key(channel, key.key), key.digest) for key in keys or (AdmissionKey(delivery.id),)]
             answer = self._arrive(
-                at, channel, address, delivery, candidate, agent, deployment, pairs, who, life_ms, expect
+                at, channel, address, delivery, candidate, agent, deployment, pairs, who, life_ms, expect, only
             )
             match answer[0]:
                 case b"elsewhere":
                     owner, known = SessionId(answer[2].decode()), DeliveryId(answer[3].decode())
+                    if only and not self._takes_part(owner, only):
+                        raise AddressTaken(address=f"{channel}/{address}")
                     try:
                         there = self.deliver(owner, replace(delivery, id=known), who=who)
                     except SessionNotActive:
@@ -87,6 +91,8 @@ class Addresses(Admission):
                     raise DeliveryKeyReused(key=reused)
                 case b"full":
                     raise InboxFull(session=answer[2].decode(), waiting=answer[1], limit=self.waiting_limit)
+                case b"taken":
+                    raise AddressTaken(address=f"{channel}/{address}")
                 case b"nobody":
                     raise SessionNotActive(session=f"{channel}/{address}")
                 case b"gone":
@@ -117,6 +123,7 @@ class Addresses(Admission):
         who: str,
         life_ms: int,
         expect: str,
+        only: str,
     ) -> list[Any]:
         envelope = delivery.envelope
         return self._run_with_blobs(
@@ -142,6 +149,7 @@ class Addresses(Admission):
                 "limit": self.waiting_limit,
                 "grace_ms": self.grace_ms,
                 "expect": expect,
+                "only": only,
                 "listed": listed(CHANNEL, channel, address),
                 "grave": erased_key(candidate),
                 "base": at.base,
@@ -306,6 +314,10 @@ class Addresses(Admission):
             pipe.hget(keys.own, "adr_n")
             said, last = pipe.execute()
         return None if said is None else understood(said), int(last or 0)
+
+    def _takes_part(self, session: SessionId, who: str) -> bool:
+        with spoken():
+            return bool(self.client.sismember(self.keys(session).who, who))
 
     def _life(self, session: SessionId) -> bytes | None:
         with spoken():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.names import SessionId
-from orchestrator.errors import BadRequest, DeliveryKeyReused, InboxFull, SessionNotActive
+from orchestrator.errors import AddressTaken, BadRequest, DeliveryKeyReused, InboxFull, SessionNotActive
 from orchestrator.ids import address_shard, new_session, shard_of
 from orchestrator.journal import AdmissionKey, Arrived
 from orchestrator.journal.scripts import script
@@ -432,3 +432,33 @@ def test_the_shards_of_lua_and_python_are_the_same(hand: Hand) -> None:
         key = f"{number:02x}" + "0" * 30
         told = hand.client.eval(f"{part} return shard_of_address(ARGV[1])", 0, key)
         assert told.decode() == shard_of(new_session(START, address_shard(key)))
+
+
+# Only to their own ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_who_may_only_reach_their_own_is_told_that_the_address_is_taken(hand: Hand, there: bool) -> None:
+    ann, ben = "a" * 32, "b" * 32
+    if there:
+        hand.journal.take_address(hand.create(hand.message(), session=hand.candidate(THERE), who=ann), CHANNEL, HERE)
+    else:
+        hand.arrive(who=ann, only=ann)
+    before = hand.everything()
+    with pytest.raises(AddressTaken):
+        hand.arrive(who=ben, only=ben)
+    assert there or changed(before, hand.everything()) == set()
+    assert not hand.arrive(who=ann, only=ann).started
+    assert not hand.arrive(who=ben).started, "others may"
+
+
+def test_of_people_who_come_at_once_one_begins_and_the_others_are_told_that_it_is_taken(hand: Hand) -> None:
+    def come(number: int) -> str:
+        who = f"{number}" * 32
+        try:
+            return "started" if hand.arrive(who=who, only=who).started else "joined"
+        except AddressTaken:
+            return "taken"
+
+    found = at_once(8, come)
+    assert sorted(found) == ["started", *["taken"] * 7]

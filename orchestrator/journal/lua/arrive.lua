@@ -4,13 +4,15 @@
 -- FLAGS deny-oom
 -- PARTS clock ring blobs open admit door
 -- KEYS own inbox box seen due index news who adrs adr adm adms erased
--- ARGV now door session agent deployment reads parent root life_ms mute id kind guard head body who_is limit grace_ms expect listed grave blobs base template wakes queue broker_db journal_db
+-- ARGV now door session agent deployment reads parent root life_ms mute id kind guard head body who_is limit grace_ms expect only listed grave blobs base template wakes queue broker_db journal_db
 -- The keys are those of `session`, the id a new session gets; `door` is the address's key, `listed` what the list of that session says of it.
+-- only: who must take part in the session that is there, or '' for anybody.
 -- expect: a session elsewhere that the caller has just seen ended, without having seen this delivery.
 -- Admission keys follow as pairs: the key and the digest of what it stands for, which is not compared if empty.
 -- A session elsewhere is written down before it is answered, so that a repeat goes to it again, whoever has the address then.
 -- Returns {'accepted' | 'started' | 'again', now, ring, session, delivery, outcome, started, deployment} | {'elsewhere', now, session, delivery} |
 --         {'reused', key} | {'full', waiting, session} | {'nobody'}: there is none to control | {'gone'}: that id was erased |
+--         {'taken'}: by a session in which `only` takes no part |
 --         {'blobs', session}: write its files for that session first.
 local ms = clock(now)
 local first, known = nil, {}
@@ -60,6 +62,7 @@ end
 if owner and owner ~= expect then
   local k = keys_of(owner)
   local h = redis.call('HMGET', k.own, 'status', 'deployment')
+  if h[1] == 'live' and only ~= '' and redis.call('SISMEMBER', k.who, only) == 0 then return {'taken'} end
   if h[1] == 'live' then
     local said = admit(k, owner, ms, '')
     if said[1] == 'full' then return {'full', said[2], owner} end
