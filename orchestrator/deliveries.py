@@ -13,7 +13,7 @@ from orchestrator.core import codec
 from orchestrator.core.delivery import Answered, Body, Delivery, Envelope, Part, Response
 from orchestrator.core.names import DeliveryId, Millis
 from orchestrator.core.snapshot import MOST_OF_A_PRINCIPAL, Principal
-from orchestrator.errors import BadRequest, BodyTooLarge
+from orchestrator.errors import BadRequest, BodyTooLarge, DeliveryKeyReused
 
 MOST_WORDS = 100
 """Bytes of a message that may be the words of an option."""
@@ -28,6 +28,15 @@ def storable() -> Iterator[None]:
         raise BodyTooLarge(limit_bytes=codec.MAX_BYTES) from broken
     except UnicodeEncodeError as broken:
         raise BadRequest(problem="The text holds half a character (a lone surrogate). Send whole ones.") from broken
+
+
+@contextmanager
+def under(key: str) -> Iterator[None]:
+    """Name the key as its caller does, and not what the journal made of it."""
+    try:
+        yield
+    except DeliveryKeyReused as reused:
+        raise DeliveryKeyReused(key=key or reused.facts["key"]) from reused
 
 
 def with_asides(message: Body, context: Context | None, output: Mapping[str, object] | None) -> Body:

@@ -213,7 +213,8 @@ class Engine:
         body = deliveries.with_asides(body_of(message), context, output)
         name = ids.keyed_delivery(session, principal, key) if key else delivery
         given = self._message(self.clock.now(), body, principal, policy, name)
-        return self._admit(session, given, digest=deliveries.digest_of(given) if key else "")
+        with deliveries.under(key):
+            return self._admit(session, given, digest=deliveries.digest_of(given) if key else "")
 
     def cancel(
         self,
@@ -276,7 +277,8 @@ class Engine:
             raise RequestUnknown(session=session, request=unknown)
         name = ids.keyed_delivery(session, principal, key) if key else delivery
         given = deliveries.answers(self.clock.now(), responses, principal, name)
-        return self._admit(session, given, digest=deliveries.digest(*responses) if key else "")
+        with deliveries.under(key):
+            return self._admit(session, given, digest=deliveries.digest(*responses) if key else "")
 
     def read_link(self, token: str) -> Note:
         """What a link asks and what has become of it, without using it. Raises `LinkUnknown`."""
@@ -329,8 +331,8 @@ class Engine:
         """A message for the session at an address; where there is none, it begins one. `context`, `output`: as for `create`.
 
         What came with the same `key` (of this caller, and with the same `digest` of its body) or is the same message by
-        `identity` gets the first answer, for a day. With `only_own` it raises `AddressTaken` where a session is in which the principal takes
-        no part. Raises as `deliver`, without `SessionNotActive`.
+        `identity` gets the first answer, for a day. With `only_own` it raises `AddressTaken` where the principal takes no part in the
+        session that is there. Raises as `deliver`, without `SessionNotActive`.
         """
         spec = self.app.channels_by_name.get(channel)
         chosen = self.agent(agent or (spec.agent if spec else None) or None)
@@ -344,7 +346,8 @@ class Engine:
         if identity:
             keys.append(AdmissionKey(f"message/{identity}"))
         only = deliveries.participant(principal) if only_own else ""
-        return self._arrive(channel, address, given, chosen, keys, only)
+        with deliveries.under(key):
+            return self._arrive(channel, address, given, chosen, keys, only)
 
     def control_at(
         self,

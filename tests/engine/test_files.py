@@ -110,7 +110,7 @@ def test_the_same_key_is_the_same_message_only_with_the_same_bytes(world: World)
     first = world.worker.deliver(session, body_of([PICTURE]), key="k", principal=ANN)
     again = world.worker.deliver(session, body_of([PICTURE]), key="k", principal=ANN)
     assert (first.again, again.again, again.delivery) == (False, True, first.delivery)
-    with pytest.raises(DeliveryKeyReused):
+    with pytest.raises(DeliveryKeyReused, match="The key k was used"):
         world.worker.deliver(session, body_of([{**PICTURE, "data": BYTES + b"!"}]), key="k", principal=ANN)
     world.run(session)
     assert sent(world) == [[BYTES]]
