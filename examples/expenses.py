@@ -34,7 +34,7 @@ def add_up(ctx: ToolContext) -> dict[str, str]:
     sums = {}
     for file in ctx.files:
         try:
-            sums[file.name] = sum((Decimal(row["eur"]) for row in csv.DictReader(file.read().decode().splitlines())))
+            sums[file.name] = sum(Decimal(row["eur"]) for row in csv.DictReader(file.read().decode().splitlines()))
         except (KeyError, TypeError, UnicodeDecodeError, InvalidOperation) as broken:
             raise Retry(f"{file.name} is no receipt: it must have a column `eur` with numbers.") from broken
     return {name: str(eur) for name, eur in sums.items()} | {"all": str(sum(sums.values()))}

@@ -1,9 +1,7 @@
 """An agent moves into an app that is there: a book shop with a Celery app, a Flask app and a Redis of its own.
 
-    jobs.py    the team's Celery tasks, as they were
-    desk.py    the agent, which hands work to those tasks
-    worker.py  the Celery app, and one line:        tasks.install(celery, app)
-    site.py    the team's Flask routes, and one line: site.register_blueprint(web.blueprint(app), ...)
+jobs.py has the team's Celery tasks, as they were. desk.py is the agent, which hands work to them. worker.py puts the agent into the
+Celery app (`tasks.install`), and the last line of site.py puts its routes beside the team's own (`web.blueprint`).
 
     celery -A examples.embedded.worker:celery worker
     ORCHESTRATOR_ALLOW_ANONYMOUS=loopback gunicorn --threads 32 examples.embedded.site:site

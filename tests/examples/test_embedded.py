@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 
 import pytest
-import redis
 
+import examples.embedded
 from tests.acceptance.caller import Caller
 from tests.examples.conftest import House
 from tests.servers import wait_for
 from tests.tasks.workers import Process
 
-SITE = ("gunicorn", "--threads", "16", "--no-control-socket", "examples.embedded.site:site")
+WORKER, SITE = (
+    [word for word in line.split() if "=" not in word]
+    for line in (examples.embedded.__doc__ or "").splitlines()
+    if re.match(r"    (\S+=\S+ )*(celery|gunicorn) ", line)
+)
+"""The commands that the package names."""
 
 
 @pytest.fixture
@@ -23,9 +28,7 @@ def shop(house: House) -> House:
 
 
 def team_worker(house: House, *flags: str) -> Process:
-    return house.start(
-        "celery", "-A", "examples.embedded.worker:celery", "worker", "-l", "INFO", "-c", "2", *flags
-    ).says(" ready.")  # fmt: skip
+    return house.start(*WORKER, "-l", "INFO", "-c", "2", *flags).says(" ready.")
 
 
 def site(house: House) -> tuple[Caller, Caller]:
@@ -63,9 +66,7 @@ def test_an_order_that_the_shop_does_not_have_is_said_by_both(shop: House) -> No
         pages.get("/orders/B-9999")
 
 
-def test_a_task_that_the_agent_asks_for_carries_the_key_of_its_call(
-    shop: House, client: redis.Redis, tmp_path: Path
-) -> None:
+def test_a_task_that_the_agent_asks_for_carries_the_key_of_its_call(shop: House) -> None:
     pages, agent = site(shop)
     worker = team_worker(shop)
     session = agent.create("Hurry with B-1013.")

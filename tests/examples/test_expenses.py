@@ -65,10 +65,9 @@ def last_words(caller: Caller, session: str) -> str:
 
 def request(caller: Caller, session: str) -> dict[str, Any]:
     """The one thing that the session asks, as soon as it does."""
-    found = wait_for(
-        lambda: caller.get(f"/session/{session}/requests?open=1").body.get("requests"), 20, what="a request"
-    )
-    (only,) = found
+    open_ones = f"/session/{session}/requests?open=1"
+    wait_for(lambda: caller.get(open_ones).body["requests"], 20, what="a request")
+    (only,) = caller.get(open_ones).body["requests"]
     return dict(only)
 
 
