@@ -366,7 +366,7 @@ class Ledger:
                 used = (fact.delivery,)
             case AnswersTaken():
                 used = (fact.delivery,)
-                if any(decision.option == "stop" for decision in fact.decisions):
+                if any(one.option == "stop" and one.state != "invalid" for one in fact.decisions):
                     book.stopped.add(fact.turn)
             case SessionEnding():
                 used = (fact.delivery,) if fact.delivery else ()
@@ -518,7 +518,8 @@ class Ledger:
         """A worker starts a tool call."""
         key = f"{context.session.turn}/{call.id}"
         book = self.book
-        if call.on_interrupt == "report":
+        # Whoever does not know yet that the store has lost its tail has written down a start that is lost as well.
+        if call.on_interrupt == "report" and token not in self._blind:
             book.careful_starts[key] = book.careful_starts.get(key, 0) + 1
             self.must(book.careful_starts[key] == 1, f"{key} started twice")
         what = f"{call.tool} {arguments} {call.digest}"
