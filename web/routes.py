@@ -18,6 +18,7 @@ from web.access import caller
 from web.channels import mount_channels
 from web.front import Front
 from web.info import info
+from web.openapi import mount_openapi
 from web.problems import reply
 from web.requests import mount_requests
 from web.stream import Ndjson, Sse, Stream, hung_up
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 STREAM_VERSION = "26"
 """Sessions among which a user's own are looked for."""
-OPEN = ("_health", "_webhook", "_link")
+OPEN = ("_health", "_openapi", "_webhook", "_link")
 """Endpoints whose names end so need no credential: they tell nothing, or look at what was sent themselves."""
 
 
@@ -55,6 +56,7 @@ def mount(blueprint: Blueprint, front: Front) -> None:
             add("/session/<session>", views.view, "GET")
             add("/session/<session>", views.erase, "DELETE")
             add("/sessions", views.sessions, "GET")
+    mount_openapi(blueprint)
     mount_channels(blueprint, front)
     mount_requests(blueprint, front, Views(front, strict=False).reached)
     blueprint.before_request(_open_the_door(front))
