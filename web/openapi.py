@@ -40,7 +40,7 @@ PARAMETERS: Mapping[str, Schema] = {
     },
     "address": {
         "schema": {"type": "string", "minLength": 1, "maxLength": 1024},
-        "description": "The channel's name of a conversation, percent-encoded: `%2F` is a slash in it.",
+        "description": "The channel's name of a conversation, percent-encoded: `%2F` is a slash in it. At most 1,024 bytes before that.",
     },
 }
 INDEX = {"type": "integer", "minimum": -(10**15) + 1, "maximum": 10**15 - 1}
