@@ -49,7 +49,7 @@ def _accepted(status: str = "accepted", **more: Schema) -> Schema:
     return record({"ok": TRUE, "sessionId": SESSION, "status": {"const": status}, **more})
 
 
-NOTHING_ELSE = {"additionalProperties": False}
+NOTHING_ELSE: Mapping[str, Any] = {"additionalProperties": False}
 BESIDE_A_MESSAGE: Mapping[str, Schema] = {
     "turnPolicy": {
         "enum": ["steer", "queue"],
@@ -72,7 +72,7 @@ CREATE: Mapping[str, Schema] = {
         {}, {"requestInput": {"type": "boolean"}}, description="`requestInput: false`: nobody is asked."
     ),
 }
-NEEDS_A_MESSAGE = {"dependentRequired": {"clientContext": ["message"], "outputSchema": ["message"]}}
+NEEDS_A_MESSAGE: Mapping[str, Any] = {"dependentRequired": {"clientContext": ["message"], "outputSchema": ["message"]}}
 DELIVERY_KEY: Schema = {**KEY, "description": "The same caller with the same one and the same message sends it once."}
 REQUEST: Mapping[str, Schema] = {
     "requestId": TEXT,

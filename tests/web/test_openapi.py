@@ -130,7 +130,7 @@ def people(valkey: Server) -> Iterator[People]:
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],
 )
-def test_no_request_makes_the_server_fail(case: schemathesis.Case, people: People) -> None:
+def test_no_request_makes_the_server_fail(case: schemathesis.Case[Any], people: People) -> None:
     ends = case.method == "DELETE" or case.path.endswith("/reset")
     given = case.path_parameters or {}
     case.path_parameters = {name: people.instead(name, str(text), ends=ends) for name, text in given.items()}
