@@ -202,7 +202,7 @@ def test_step_2_a_tool_is_called(walk: Walk) -> None:
     walk.serves(2)
     told = walk.reads(2)
     assert {"actions.requested", "action.result", "message.completed"} <= set(types(told))
-    assert replies(told) == ["B-1014: on its way"]
+    assert replies(told) == ["B-1014 is on its way"]
 
 
 def test_step_3_state_counts_across_messages_and_restarts(walk: Walk) -> None:
@@ -220,31 +220,33 @@ def test_step_4_a_killed_worker_costs_one_more_call_under_the_same_key(walk: Wal
     assert len({line.partition(", key ")[2] for line in couriers}) == 1
     told = walk.run("orchestrator sessions follow $SESSION")
     assert types(told).count("actions.requested") == types(told).count("action.result") == 1
-    assert "B-1006: a courier is on the way" in replies(told)
+    assert "A courier is on the way for B-1006." in replies(told)
 
 
 def test_step_5_a_person_approves_and_the_same_turn_goes_on(walk: Walk) -> None:
     walk.serves(5)
     told = walk.reads(5)
-    assert replies(told) == ["B-1006: 14.99 EUR were paid back"]
+    assert replies(told) == ["14.99 EUR were paid back for B-1006."]
     assert types(told).count("turn.started") == 1
     assert "Pay 14.99 EUR for B-1006?" in told
 
 
 def test_step_6_one_message_joins_the_turn_and_another_waits(walk: Walk) -> None:
     walk.serves(3)
-    heard = [event for event in events(walk.reads(6)) if event["type"] == "message.received"]
+    told = walk.reads(6)
+    heard = [event for event in events(told) if event["type"] == "message.received"]
     assert [(event["data"]["message"], event["data"]["turnId"]) for event in heard] == [
         ("Where is B-1014? Tell me slowly.", "turn_0"),
-        ("I mean B-1006.", "turn_0"),
+        ("I mean B-1006, just as slowly.", "turn_0"),
         ("And B-1014?", "turn_1"),
     ]
+    assert [reply.partition(":")[0] for reply in replies(told)] == ["B-1006 is lost", "B-1014 is on its way"]
 
 
 def test_step_7_two_webhooks_are_one_session_and_both_answers_are_posted(walk: Walk) -> None:
     walk.run(next(text for language, text in blocks(7) if text.startswith("export TICKETS")).strip())
     walk.serves(7)
-    assert walk.reads(7).splitlines() == ["ticket-17: B-1014: on its way", "ticket-17: B-1006: lost"]
+    assert walk.reads(7).splitlines() == ["ticket-17: B-1014 is on its way", "ticket-17: B-1006 is lost"]
 
 
 def test_step_8_worker_and_web_serve_callers_with_a_key(walk: Walk, valkey: Server) -> None:
