@@ -73,4 +73,4 @@ lock:
 	  "$$place/bin/pip" freeze --exclude-editable; } > requirements.lock
 
 clean:
-	rm -rf $(VENV) site .orchestrator .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .orchestrator .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis
