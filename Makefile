@@ -3,6 +3,7 @@
 #   make test     the tests             make check    what CI runs: format, lint, types, tests
 #   make demo     a short tour          make bench    the numbers
 #   make lint     format, lint, types   make lock     take newer versions into requirements.lock
+#   make docs     the pages, in site/
 #
 # One test file: make test ARGS=tests/test_local.py
 
@@ -11,7 +12,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help test demo check lint format bench lock setup clean
+.PHONY: help test demo check lint format bench docs lock setup clean
 .DEFAULT_GOAL := help
 
 help:
@@ -59,6 +60,10 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
+docs: $(READY)
+	$(BIN)/python -m web > docs/openapi.json
+	$(BIN)/mkdocs build --strict
+
 # In a fresh environment, so that nothing gets in that pyproject.toml does not ask for.
 lock:
 	@set -e; place=$$(mktemp -d); trap 'rm -rf "$$place"' EXIT; \
@@ -68,4 +73,4 @@ lock:
 	  "$$place/bin/pip" freeze --exclude-editable; } > requirements.lock
 
 clean:
-	rm -rf $(VENV) .orchestrator .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .orchestrator .mypy_cache .pytest_cache .ruff_cache .hypothesis .schemathesis

@@ -18,6 +18,7 @@ from web.access import caller
 from web.channels import mount_channels
 from web.front import Front
 from web.info import info
+from web.openapi import mount_openapi
 from web.problems import reply
 from web.requests import mount_requests
 from web.stream import Ndjson, Sse, Stream, hung_up
@@ -26,8 +27,8 @@ View = Callable[..., Response]
 log = logging.getLogger(__name__)
 
 STREAM_VERSION = "26"
-OPEN = ("_health", "_webhook", "_link")
-"""Endpoints whose names end so need no credential: health, and those that look at what was sent themselves."""
+OPEN = ("_health", "_openapi", "_webhook", "_link")
+"""Endpoints whose names end so need no credential: health, what can be asked, and those that look at what was sent themselves."""
 
 
 def mount(blueprint: Blueprint, front: Front) -> None:
@@ -54,6 +55,7 @@ def mount(blueprint: Blueprint, front: Front) -> None:
             add("/session/<session>", views.view, "GET")
             add("/session/<session>", views.erase, "DELETE")
             add("/sessions", views.sessions, "GET")
+    mount_openapi(blueprint)
     mount_channels(blueprint, front)
     mount_requests(blueprint, front, Views(front, strict=False).reached)
     blueprint.before_request(_open_the_door(front))
