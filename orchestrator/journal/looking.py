@@ -10,6 +10,7 @@ from typing import cast
 import redis
 from redis.exceptions import RedisError
 
+from orchestrator.core.names import SessionId
 from orchestrator.envelope import pushed_ms, queue_name
 from orchestrator.ids import shards
 from orchestrator.journal.client import connect, spoken
@@ -142,6 +143,14 @@ class Looking:
             labels={label.decode(): int(said.split()[0]) for label, said in labels.items()},
             workers=tuple(_worker(name.decode(), beat.decode()) for name, beat in sorted(workers.items())),
         )
+
+    def planned(self, prefix: str, most: int) -> list[SessionId]:
+        """Sessions that a worker must look at, now or later: of each shard the first `most`."""
+        with spoken():
+            pipe = self._client.pipeline(transaction=False)
+            for shard in shards():
+                pipe.zrange(shard_key(prefix, shard, "due"), 0, most - 1)
+            return [SessionId(name.decode()) for found in pipe.execute() for name in found]
 
     def queue(self, label: str) -> Queue:
         """Ask a broker how many wakes wait for the workers of a deployment."""
