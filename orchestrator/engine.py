@@ -467,7 +467,7 @@ class Engine:
             broker = None
             if (url := world.broker_url(self.settings)).startswith(("redis:", "rediss:")):
                 broker = stack.enter_context(closing(Looking(url)))
-            return figures(self.reads, journal, broker, lambda view: seen(view).status)
+            return figures(self.reads, journal, broker, self.label, lambda view: seen(view).status)
 
     # Working ----------------------------------------------------------------------------------------------------------
 

@@ -144,13 +144,16 @@ class Looking:
             workers=tuple(_worker(name.decode(), beat.decode()) for name, beat in sorted(workers.items())),
         )
 
-    def planned(self, prefix: str, most: int) -> list[SessionId]:
-        """Sessions that a worker must look at, now or later: of each shard the first `most`."""
+    def soon(self, prefix: str, until_ms: int, most: int) -> tuple[int, list[SessionId]]:
+        """How many sessions a worker must look at by then, and which: of each shard the first `most`."""
         with spoken():
             pipe = self._client.pipeline(transaction=False)
             for shard in shards():
-                pipe.zrange(shard_key(prefix, shard, "due"), 0, most - 1)
-            return [SessionId(name.decode()) for found in pipe.execute() for name in found]
+                due = shard_key(prefix, shard, "due")
+                pipe.zcount(due, "-inf", until_ms)
+                pipe.zrangebyscore(due, "-inf", until_ms, start=0, num=most)
+            found = pipe.execute()
+        return sum(found[0::2]), [SessionId(name.decode()) for names in found[1::2] for name in names]
 
     def queue(self, label: str) -> Queue:
         """Ask a broker how many wakes wait for the workers of a deployment."""

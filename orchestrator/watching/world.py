@@ -11,17 +11,25 @@ from orchestrator.watching.metrics import Figure
 
 LOOKED_AT = 10
 """Sessions of a shard that are looked at: those whose time comes, or came, first."""
+SOON_MS = 60_000
+"""Who works or is waited for is looked at again within so long, beyond its lease. All others rest: an idle session has its own
+end ahead, and one that waits for a person the end of that."""
 
 
-def figures(reads: Reads, journal: Looking, broker: Looking | None, state_of: Callable[[View], str]) -> list[Figure]:
-    """Sessions by state, what is due, who works, what waits in the queues (`broker`: where those can be asked). Raises `JournalAway`."""
+def figures(
+    reads: Reads, journal: Looking, broker: Looking | None, label: str, state_of: Callable[[View], str]
+) -> list[Figure]:
+    """Sessions by state, what is due, who works, what waits in the queues (`broker`: where those can be asked). Of a
+    deployment that has no worker yet, only our own `label` is known. Raises `JournalAway`."""
     now_ms = reads.journal.time()
     world = journal.world(reads.journal.prefix, now_ms)
     alive = Counter(worker.label for worker in world.workers if now_ms - worker.beat_ms <= BEAT_MS)
-    views = [view for view in reads.views(journal.planned(reads.journal.prefix, LOOKED_AT)) if view is not None]
+    soon, sessions = journal.soon(reads.journal.prefix, now_ms + reads.journal.lease_ms + SOON_MS, LOOKED_AT)
+    views = [view for view in reads.views(sessions) if view is not None]
     states: Counter[str] = Counter(map(state_of, views))
-    states["resting"] = max(0, world.sessions - world.planned)
-    states["unknown"] = max(0, world.planned - len(views))
+    states["resting"] = max(0, world.sessions - soon)
+    states["unknown"] = max(0, soon - len(views))
+    labels = sorted({label, *world.labels, *alive})
     found = [
         Figure("orchestrator_journal_up", "Whether the journal answers.", [({}, 1)]),
         Figure(
@@ -35,9 +43,10 @@ def figures(reads: Reads, journal: Looking, broker: Looking | None, state_of: Ca
             [({}, sum(view.number("waiting") for view in views))],
         ),
         Figure(
-            "orchestrator_sessions_planned", "Sessions that a worker must look at, now or later.", [({}, world.planned)]
+            "orchestrator_sessions_due",
+            "Sessions whose time has come, and that no worker has taken yet.",
+            [({}, world.due)],
         ),
-        Figure("orchestrator_sessions_due", "Those whose time has come.", [({}, world.due)]),
         Figure(
             "orchestrator_oldest_due_seconds",
             "How long the first of them has been due.",
@@ -46,11 +55,11 @@ def figures(reads: Reads, journal: Looking, broker: Looking | None, state_of: Ca
         Figure(
             "orchestrator_workers",
             "Workers that live, by deployment.",
-            [({"deployment": label}, alive[label]) for label in sorted({*world.labels, *alive})],
+            [({"deployment": label}, alive[label]) for label in labels],
         ),
     ]
     if broker is not None:
-        queues = [broker.queue(label) for label in sorted(world.labels)]
+        queues = [broker.queue(label) for label in labels]
         waits = [max(0, now_ms - queue.oldest_ms) / 1000 if queue.oldest_ms else 0 for queue in queues]
         found += [
             Figure(
