@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, values
 from prometheus_client import generate_latest as as_text
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -27,7 +27,7 @@ from orchestrator.watching import Drive, Heard, Hearing, Watch, Watched, code_of
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 TOGETHER = "PROMETHEUS_MULTIPROC_DIR"
-"""prometheus_client's own variable: the folder in which processes count together. Read once, when it is first imported."""
+"""prometheus_client's own variable: the folder in which processes count together."""
 LONG = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 SHORT = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
@@ -45,6 +45,9 @@ class Instruments:
     """What is counted. Made once in a process: prometheus_client knows each name once."""
 
     def __init__(self) -> None:
+        # It chose when it was imported, and Celery's command imports it with Flower before any setting of ours is known.
+        if values.ValueClass is values.MutexValue:
+            values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]  # it has no types
         self.turns = Counter("orchestrator_turns", "Turns that have ended.", ["agent", "outcome"])
         self.steps = Counter("orchestrator_steps", "Steps that were closed.", ["agent"])
         self.attempts = Counter("orchestrator_attempts", "Times a worker began to work on a session.")
