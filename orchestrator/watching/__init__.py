@@ -6,15 +6,17 @@ decides anything, writes to the journal, or may fail a turn.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cache
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
+from orchestrator.clock import steady
 from orchestrator.core.event import Outcome
-from orchestrator.core.names import CallId, SessionId
+from orchestrator.core.names import SessionId
 from orchestrator.core.snapshot import Call, Snapshot
 from orchestrator.errors import ConfigError
 
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from orchestrator.core.fact import Fact
     from orchestrator.ports import Answer, ModelCall, ModelFailure
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+P = ParamSpec("P")
+COMPLAIN_SECONDS = 60.0
+_next_complaint = float("-inf")
 Heard: TypeAlias = "Answer | ModelFailure | None"
 Hearing = Callable[[Heard], Heard]
 """Is told what came of a model call, and gives it back."""
@@ -135,7 +142,7 @@ def watch(settings: Settings) -> Watch:
         found.append(cast(Watch, _made("traces", "Traces", "ORCHESTRATOR_TRACES", "otel", settings)))
     if settings.counts:
         found.append(cast(Watch, _made("metrics", "Metrics", "ORCHESTRATOR_METRICS", "metrics")))
-    return NOBODY if not found else found[0] if len(found) == 1 else Several(found)
+    return Several(found) if found else NOBODY
 
 
 def _made(module: str, name: str, setting: str, extra: str, *given: object) -> object:
@@ -149,7 +156,7 @@ def _made(module: str, name: str, setting: str, extra: str, *given: object) -> o
 
 
 class Several(Watch):
-    """Watchers that are all told the same. The first comes in first and leaves last."""
+    """Watchers that are all told the same; the first comes in first and leaves last. One that breaks is complained of, and disturbs nobody."""
 
     def __init__(self, watchers: Sequence[Watch]) -> None:
         self._watchers = watchers
@@ -157,37 +164,37 @@ class Several(Watch):
     @contextmanager
     def drive(self, owned: Watched) -> Iterator[Drive]:
         """A session is worked on."""
-        with ExitStack() as stack:
-            yield _SeveralDrives([stack.enter_context(watcher.drive(owned)) for watcher in self._watchers])
+        with _All([partial(watcher.drive, owned) for watcher in self._watchers]) as drives:
+            yield _SeveralDrives(drives)
 
     def rung(self, sessions: int) -> None:
         """The keeper rang."""
         for watcher in self._watchers:
-            watcher.rung(sessions)
+            _tell(watcher.rung, sessions)
 
     def readers(self, more: int) -> None:
         """Streams were opened or closed."""
         for watcher in self._watchers:
-            watcher.readers(more)
+            _tell(watcher.readers, more)
 
     def came_in(self, headers: Mapping[str, str]) -> Callable[[], None]:
         """A request came in."""
-        leave = [watcher.came_in(headers) for watcher in self._watchers]
+        leave = [_tell(watcher.came_in, headers) or _nothing for watcher in self._watchers]
 
         def leave_all() -> None:
             for one in reversed(leave):
-                one()
+                _tell(one)
 
         return leave_all
 
     def trace(self) -> str:
         """The trace that whoever calls is in."""
-        return next(filter(None, (watcher.trace() for watcher in self._watchers)), "")
+        return next(filter(None, (_tell(watcher.trace) for watcher in self._watchers)), "")
 
     def flush(self) -> None:
         """This process is about to end."""
         for watcher in self._watchers:
-            watcher.flush()
+            _tell(watcher.flush)
 
 
 class _SeveralDrives(Drive):
@@ -196,47 +203,75 @@ class _SeveralDrives(Drive):
 
     @contextmanager
     def model_call(self, model: str, call: ModelCall) -> Iterator[Hearing]:
-        with ExitStack() as stack:
-            hearing = [stack.enter_context(drive.model_call(model, call)) for drive in self._drives]
+        with _All([partial(drive.model_call, model, call) for drive in self._drives]) as hearing:
 
             def heard(what: Heard) -> Heard:
                 for one in hearing:
-                    one(what)
+                    _tell(one, what)
                 return what
 
             yield heard
 
     @contextmanager
     def tool_call(self, call: Call, arguments: Mapping[str, object]) -> Iterator[object]:
-        with ExitStack() as stack:
-            for drive in self._drives:
-                stack.enter_context(drive.tool_call(call, arguments))
+        with _All([partial(drive.tool_call, call, arguments) for drive in self._drives]):
             yield None
 
     def tool_ended(self, call: Call, outcome: Outcome | None) -> None:
         for drive in self._drives:
-            drive.tool_ended(call, outcome)
+            _tell(drive.tool_ended, call, outcome)
 
     def committed(self, facts: Sequence[Fact], before: Snapshot, seconds: float) -> None:
         for drive in self._drives:
-            drive.committed(facts, before, seconds)
+            _tell(drive.committed, facts, before, seconds)
+
+
+# Whatever is wrong with a watcher -----------------------------------------------------------------------------------------
+
+
+class _All(AbstractContextManager[list[T]]):
+    """Inside of all of these; what one of them raises by itself goes to the log."""
+
+    def __init__(self, begin: Sequence[Callable[[], AbstractContextManager[T]]]) -> None:
+        self._begin = begin
+        self._inside: list[AbstractContextManager[T]] = []
+
+    def __enter__(self) -> list[T]:
+        found: list[T] = []
+        for begin in self._begin:
+            try:
+                manager = begin()
+                found.append(manager.__enter__())
+                self._inside.append(manager)
+            except Exception:
+                _complain()
+        return found
+
+    def __exit__(
+        self, kind: type[BaseException] | None, broken: BaseException | None, where: TracebackType | None
+    ) -> None:
+        for manager in reversed(self._inside):
+            try:
+                manager.__exit__(kind, broken, where)
+            except Exception:
+                _complain()
+
+
+def _tell(tell: Callable[P, T], *given: P.args, **named: P.kwargs) -> T | None:
+    try:
+        return tell(*given, **named)
+    except Exception:
+        _complain()
+        return None
+
+
+def _complain() -> None:
+    global _next_complaint
+    if steady() >= _next_complaint:
+        _next_complaint = steady() + COMPLAIN_SECONDS
+        log.exception("what watches this process has broken; the work goes on without it")
 
 
 def code_of(outcome: Outcome) -> str:
     """Why a call failed; empty where it did not."""
     return str((outcome.error or {}).get("code", "")) or ("" if outcome.status == "completed" else outcome.status)
-
-
-__all__ = [
-    "NOBODY",
-    "UNWATCHED",
-    "CallId",
-    "Drive",
-    "Heard",
-    "Hearing",
-    "Several",
-    "Watch",
-    "Watched",
-    "code_of",
-    "watch",
-]

@@ -1,5 +1,6 @@
 """Traces: one for each turn, whichever workers had a part in it."""
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -10,9 +11,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, StatusCode, TraceFlags
 
 from orchestrator.core.names import SessionId, TurnId
-from orchestrator.models.scripted import answers, asks, fails
+from orchestrator.models.scripted import answers, asks, calls, fails
 from orchestrator.tool import ToolContext, tool
 from orchestrator.watching.traces import ids_of
+from tests.engine.test_crash_table import _first_is_settled as first_is_settled
 from tests.engine.test_crash_table import buy, shop
 from tests.worlds import HOWS, Fault, How, World
 
@@ -94,7 +96,14 @@ def test_what_was_taken_over_says_its_attempt(world: World, spans: InMemorySpanE
             world.kill(world.worker)
         return "done"
 
-    world.app([asks("work"), answers("all done")], [work])
+    @tool
+    async def later(ctx: ToolContext) -> str:
+        """Its result has a commit of its own, behind the other's."""
+        while not first_is_settled(world, ctx):
+            await asyncio.sleep(0.002)
+        return "done"
+
+    world.app([calls(asks("work"), asks("later")), answers("all done")], [work, later])
     session = world.create()
     assert "crashed" in world.run(session)
     attempts = [(span.name, about(span)["orchestrator.attempt"]) for span in spans.get_finished_spans()]
