@@ -15,6 +15,7 @@ from orchestrator.cli.supervisor import Supervisor
 from orchestrator.config import Settings
 from orchestrator.engine import Engine
 from orchestrator.errors import OrchestratorError
+from orchestrator.watching.serving import together
 
 HINT = """\
 Talk to it from another terminal:
@@ -38,11 +39,12 @@ def dev(app: str, *, port: int, data: str, processes: int, chat: bool, pool: Poo
     check_access(env["ORCHESTRATOR_APP"], settings)
     _say_what_is_not_used(folder)
     local.resolve(settings.url)
-    children = [*workers(pool, processes, env, settings), web_child(env, port)]
-    names = {child.env["ORCHESTRATOR_WORKER"] for child in children[:-1]}
-    ready = _Ready(env["ORCHESTRATOR_APP"], settings, names, port, chat=chat)
     try:
-        return Supervisor(children).run(ready.look)
+        with together(settings, env, many=True):
+            children = [*workers(pool, processes, env, settings), web_child(env, port)]
+            names = {child.env["ORCHESTRATOR_WORKER"] for child in children[:-1]}
+            ready = _Ready(env["ORCHESTRATOR_APP"], settings, names, port, chat=chat)
+            return Supervisor(children).run(ready.look)
     finally:
         local.stop(folder)
 

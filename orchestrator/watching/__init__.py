@@ -156,7 +156,7 @@ def _made(module: str, name: str, setting: str, extra: str, *given: object) -> o
 
 
 class Several(Watch):
-    """Watchers that are all told the same; the first comes in first and leaves last. One that breaks is complained of, and disturbs nobody."""
+    """Watchers that are all told the same; the first comes in first and leaves last. One that breaks disturbs nobody."""
 
     def __init__(self, watchers: Sequence[Watch]) -> None:
         self._watchers = watchers
