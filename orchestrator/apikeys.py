@@ -20,9 +20,11 @@ from orchestrator.tool import NAME
 
 ENTRY = re.compile(r"([^=:]*)(?::([^=]*))?=sha256:([0-9a-fA-F]{64})")
 
-SCOPES = frozenset({"read", "send", "answer", "control", "erase", "admin"})
-"""What a caller may: look, start sessions and send messages, answer requests, cancel and the like, erase sessions, everything."""
-DEFAULT_SCOPES = SCOPES - {"erase", "admin"}
+SCOPES = frozenset({"read", "send", "answer", "control", "metrics", "erase", "admin"})
+"""What a caller may: look, start sessions and send messages, answer requests, cancel and the like, scrape `/metrics` (`read` may it,
+too), erase sessions, everything."""
+DEFAULT_SCOPES = SCOPES - {"metrics", "erase", "admin"}
+"""`metrics` is for keys that may do nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,18 @@ ANONYMOUS: Mapping[str, Anonymous] = {
     **dict.fromkeys(("1", "true", "yes", "on", "all"), "all"),
 }
 
+Metrics = Literal["", "on", "open"]
+"""Whether this process counts, and who may scrape the web: nobody, callers with the scope `metrics` or `read`, everybody."""
+Traces = Literal["", "on", "content"]
+"""Whether OpenTelemetry is told of turns: not at all, without what was said, with it."""
+NO, YES = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
+WORDS: Mapping[str, Mapping[str, str]] = {
+    "allow_anonymous": ANONYMOUS,
+    "metrics": {**dict.fromkeys(NO, ""), **dict.fromkeys(YES, "on"), "open": "open"},
+    "traces": {**dict.fromkeys(NO, ""), **dict.fromkeys(YES, "on"), "content": "content"},
+    "log": {**dict.fromkeys((*NO, "plain", "text"), ""), "json": "json"},
+}
+
 SECRETS = frozenset({"api_keys", "jwt_key"})
 """What only the web needs to know."""
 
@@ -53,6 +65,10 @@ class Settings:
     waiting_limit: int = 1000
     session_days: float = 30.0
     retention_days: float = 30.0
+    metrics: Metrics = ""
+    metrics_listen: str = ""
+    traces: Traces = ""
+    log: Literal["", "json"] = ""
 
     def as_environment(self) -> dict[str, str]:
         """The variables that give another process these settings. Keys are left out: only the web needs them."""
@@ -63,6 +79,17 @@ class Settings:
     def lease_ms(self) -> int:
         """The lease in milliseconds."""
         return int(self.lease_seconds * 1000)
+
+    @property
+    def counts(self) -> bool:
+        """Whether this process counts what it does."""
+        return bool(self.metrics or self.metrics_listen)
+
+    @property
+    def metrics_address(self) -> tuple[str, int]:
+        """Where a worker shows what it counts: host (this machine's own unless one is named) and port."""
+        host, _, port = self.metrics_listen.rpartition(":")
+        return host.strip("[]") or "127.0.0.1", int(port)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -86,6 +113,20 @@ class Settings:
             raise ConfigError(
                 problem=f"ORCHESTRATOR_ALLOW_ANONYMOUS={self.allow_anonymous!r} is no answer.",
                 remedy="Use 1 (everybody), loopback (callers on this machine) or nothing.",
+            )
+        for name, words, hint in (
+            ("metrics", ("", "on", "open"), "1, open (whoever reaches the web may scrape it) or nothing"),
+            ("traces", ("", "on", "content"), "1, content (with what was said) or nothing"),
+            ("log", ("", "json"), "json or nothing"),
+        ):
+            if getattr(self, name) not in words:
+                raise ConfigError(
+                    problem=f"ORCHESTRATOR_{name.upper()}={getattr(self, name)!r} is no answer.", remedy=f"Use {hint}."
+                )
+        if self.metrics_listen and not _is_port(self.metrics_listen.rpartition(":")[2]):
+            raise ConfigError(
+                problem=f"ORCHESTRATOR_METRICS_LISTEN={self.metrics_listen!r} is no place to listen.",
+                remedy="Use PORT (on this machine only) or HOST:PORT.",
             )
         if self.body_limit_bytes > MAX_BODY_BYTES:
             raise ConfigError(
@@ -121,6 +162,10 @@ class Settings:
             )
 
 
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text) < 65536
+
+
 def _is_origin(text: str) -> bool:
     try:
         found = urlsplit(text)
@@ -143,8 +188,8 @@ def from_environment(base: Settings | None = None, environ: Mapping[str, str] | 
 
 
 def _parse(name: str, text: str, like: object) -> object:
-    if name == "allow_anonymous":
-        return ANONYMOUS.get(text.strip().lower(), text)
+    if name in WORDS:
+        return WORDS[name].get(text.strip().lower(), text)
     try:
         if isinstance(like, bool):
             return text.strip().lower() in ("1", "true", "yes", "on")

@@ -46,15 +46,18 @@ def with_asides(message: Body, context: Context | None, output: Mapping[str, obj
     return replace(message, output=asides.schema(output)) if output is not None else message
 
 
-def message(at: Millis, body: Body, by: Principal | None, policy: str, name: DeliveryId | None) -> Delivery:
-    """A message. Without a name it gets one."""
+def message(
+    at: Millis, body: Body, by: Principal | None, policy: str, name: DeliveryId | None, trace: str = ""
+) -> Delivery:
+    """A message, perhaps in a trace. Without a name it gets one."""
     name = name or ids.new_delivery(at)
     body, blobs = _without_bytes(body, name)
     files = sum(part.file is not None for part in body.parts)
     size = sum(len(part.text.encode("utf-8", "replace")) for part in body.parts)
     words = body.text.strip().casefold() if len(body.parts) == 1 and not files and size <= MOST_WORDS else ""
     size += sum(len(text.encode()) for text in (*body.context, body.output))
-    return Delivery(name, Envelope("message", by, policy, at=at, size=size, words=words, files=files), body, blobs)
+    envelope = Envelope("message", by, policy, trace=trace, at=at, size=size, words=words, files=files)
+    return Delivery(name, envelope, body, blobs)
 
 
 def _without_bytes(body: Body, delivery: DeliveryId) -> tuple[Body, dict[str, bytes]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -28,6 +29,7 @@ from orchestrator.core.snapshot import READS, Principal
 from orchestrator.core.status import Look, Status, status
 from orchestrator.errors import (
     BadRequest,
+    JournalAway,
     LinkUnknown,
     LinkUsed,
     RequestUnknown,
@@ -35,10 +37,12 @@ from orchestrator.errors import (
     SessionNotFound,
 )
 from orchestrator.journal import AdmissionKey, Admitted, Arrived, Journal, Operation, Reads, View, connect
+from orchestrator.journal.looking import Looking
 from orchestrator.journal.tails import Tails
 from orchestrator.notes import Note, unpack_note
 from orchestrator.parts import Message, body_of
 from orchestrator.ports import Wake
+from orchestrator.watching import Watch, watch
 
 if TYPE_CHECKING:
     from orchestrator.channels import Channel
@@ -88,6 +92,11 @@ class Engine:
         self._journal = journal
         self._process: Process | None = None
         self._lock = threading.RLock()
+
+    @cached_property
+    def watch(self) -> Watch:
+        """Who watches this process. Raises `ConfigError`."""
+        return watch(self.settings)
 
     # The world --------------------------------------------------------------------------------------------------------
 
@@ -393,7 +402,7 @@ class Engine:
         (channel.uploads if channel and channel.uploads else self.app.uploads).check(body)
         if channel:
             body = deliveries.of_channel(body, channel.name)
-        return deliveries.message(at, body, principal, policy or self.app.turn_policy, name)
+        return deliveries.message(at, body, principal, policy or self.app.turn_policy, name, self.watch.trace())
 
     def _admit(self, session: SessionId, delivery: Delivery, digest: str = "") -> Admitted:
         asked_at = steady()
@@ -447,6 +456,26 @@ class Engine:
             return self.reads.sessions(most)
         return self.reads.sessions_of(ids.principal_key(of), most, LOOKED_THROUGH)
 
+    def figures(self) -> bytes:
+        """What Prometheus is told: what this process counts, and what the journal knows. Says so itself when the journal is away."""
+        metrics = import_module("orchestrator.watching.metrics")
+        try:
+            read = self._figures()
+        except JournalAway:
+            read = [metrics.Figure("orchestrator_journal_up", "Whether the journal answers.", [({}, 0)])]
+        text: bytes = metrics.text(read)
+        return text
+
+    def _figures(self) -> Sequence[object]:
+        from orchestrator.watching.world import figures
+
+        with ExitStack() as stack:
+            journal = stack.enter_context(closing(Looking(world.journal_url(self.settings))))
+            broker = None
+            if (url := world.broker_url(self.settings)).startswith(("redis:", "rediss:")):
+                broker = stack.enter_context(closing(Looking(url)))
+            return figures(self.reads, journal, broker, self.label, lambda view: seen(view).status)
+
     # Working ----------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -461,7 +490,15 @@ class Engine:
                 if self.app.channels:
                     channels = import_module("orchestrator.channels")
                     entries = channels.entries if channels.listens(self.app) else None
-                self._process = Process(self.app, self.settings, self.journal, self.reads, self.clock, entries=entries)
+                self._process = Process(
+                    self.app,
+                    self.settings,
+                    self.journal,
+                    self.reads,
+                    self.clock,
+                    entries=entries,
+                    watch=self.watch,
+                )
             return self._process
 
     def carry_on(self, session: SessionId, *, alone: str = "") -> Carried:

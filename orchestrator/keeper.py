@@ -64,6 +64,7 @@ class Keeper:
         worker: str,
         digest: str = "",
         beats: bool = True,
+        rung: Callable[[int], None] = lambda _: None,
         dead: Callable[[], Iterable[Owner]] = lambda: (),
         ear: Ear | None = None,
         broker_url: str = "",
@@ -73,7 +74,7 @@ class Keeper:
     ) -> None:
         self._journal = journal
         self._label, self._worker, self._digest, self._beats = label, worker, digest, beats
-        self._dead = dead
+        self._dead, self._rung = dead, rung
         self._ear, self._broker_url, self._key_prefix = ear, broker_url, key_prefix
         self._clock, self._dice = clock, dice
         self._bell, self._stopped = threading.Event(), threading.Event()
@@ -146,6 +147,7 @@ class Keeper:
             begun = self._clock()
             _, more, taken = journal.due(pause=begun < self._paused_until)
             rung += taken
+            self._rung(taken)
             if self._clock() - begun > SKEW_SECONDS:
                 self._pause(journal)
         self._tidy(journal, now_ms)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 from celery import platforms
 
+from orchestrator.config import Settings
 from orchestrator.core.names import SessionId
+from orchestrator.process.shared import worker_id
 
 EX_TEMPFAIL = 75
 """The session is not to blame: try again."""
@@ -22,13 +25,22 @@ def main(arguments: list[str]) -> int:
     watched: Any = platforms
     watched.set_pdeathsig("SIGKILL")
     try:
-        from tasks import engine
+        from tasks import app, engine
 
+        watch_alone(app.here.settings)
         engine().carry_on(SessionId(session), alone=os.environ["ORCHESTRATOR_TOKEN"])
     except Exception:  # whatever it is, it was not a death: only that is the session's own fault
         logging.getLogger(__name__).exception("%s was not carried on", session)
         return EX_TEMPFAIL
     return 0
+
+
+def watch_alone(settings: Settings) -> None:
+    """Its lines are its worker's lines."""
+    if settings.log == "json":
+        logging.basicConfig()
+        always = {"deployment": settings.deployment, "worker": worker_id()}
+        import_module("orchestrator.watching.logs").dress(logging.getLogger(), always)
 
 
 if __name__ == "__main__":

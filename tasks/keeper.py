@@ -16,6 +16,8 @@ from orchestrator.core.names import SessionId
 from orchestrator.envelope import TASKS, queue_name
 from orchestrator.keeper import Keeper, Owner
 from orchestrator.process.shared import owner_prefix, worker_id
+from orchestrator.watching import watch
+from orchestrator.watching.serving import serve
 from tasks.ending import Ending, end_child
 from tasks.here import Here
 
@@ -155,6 +157,7 @@ class KeeperStep(bootsteps.StartStopStep):
             digest=digest_of(self._here),
             # A worker that was told to consume other queues works for nobody here.
             beats=queue in worker.app.amqp.queues.consume_from,
+            rung=watch(settings).rung,
             dead=self._children.dead,
             ear=ConsumerEar(worker, queue, self.ending),
             broker_url=self._here.broker_url(),
@@ -170,6 +173,8 @@ class KeeperStep(bootsteps.StartStopStep):
         global _keeper
         _keeper = self.keeper
         self.keeper.start()
+        # Behind the fork: the pool's children have it not.
+        self._scraped = serve(self._here.settings)
 
     def stop(self, worker: Any) -> None:  # noqa: ARG002
         """Before the pool waits for its tasks: also where nobody sent a signal."""

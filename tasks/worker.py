@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 import sys
 import warnings
+from contextlib import ExitStack
+from importlib import import_module
 from typing import Any
 
-from celery import Celery, _find_option_with_arg
+from celery import Celery, _find_option_with_arg, signals
 from celery.apps.worker import Worker
 from celery.exceptions import SecurityWarning
 from kombu import Queue
 
-from orchestrator.config import from_environment
+from orchestrator.config import Settings, from_environment
 from orchestrator.envelope import queue_name
 from orchestrator.errors import JournalAway, OrchestratorError
+from orchestrator.process.shared import worker_id
+from orchestrator.watching import watch
+from orchestrator.watching.serving import together
 from tasks.ending import let_a_second_signal_kill
 from tasks.here import Here
 from tasks.keeper import Children, KeeperStep
@@ -42,6 +50,7 @@ class LeanWorker(Worker):
         """Load the App and look at the journal, so that what cannot work says so at once, in one line."""
         try:
             self.app.here.load()
+            prepare_to_be_watched(self.app.here.settings, prefork=pool_name(options.get("pool")) == "prefork")
             self.app.use_queue()
             self.app.here.warm()
         except JournalAway:
@@ -57,6 +66,22 @@ class LeanWorker(Worker):
         """Celery's signals, and ours around them."""
         super().install_platform_tweaks(worker)
         let_a_second_signal_kill(Children(worker).pids)
+
+
+def prepare_to_be_watched(settings: Settings, *, prefork: bool) -> None:
+    """Before anything is counted, and before Celery sets up its logs."""
+    main, folder = os.getpid(), ExitStack()
+    folder.enter_context(together(settings, os.environ, many=prefork))
+    atexit.register(lambda: folder.close() if os.getpid() == main else None)
+    watch(settings)
+    if settings.log == "json":
+        always = {"deployment": settings.deployment, "worker": worker_id()}
+
+        def dress(logger: logging.Logger, **_: Any) -> None:
+            import_module("orchestrator.watching.logs").dress(logger, always)
+
+        signals.after_setup_logger.connect(dress, weak=False)
+        signals.after_setup_task_logger.connect(dress, weak=False)
 
 
 def pool_name(pool: Any) -> str:

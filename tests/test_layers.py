@@ -62,30 +62,37 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator.journal": BASE | {"redis", "hiredis", "msgpack"},
     "orchestrator.world": BASE | {"orchestrator.journal", "orchestrator.local"},
     "orchestrator.models": BASE | {"pydantic_ai", "pydantic", "pydantic_core", "httpx2"},
+    # Watchers are told values and give none back. What they read of the journal for a scrape is apart, so that `process` may know them.
+    "orchestrator.watching": BASE | {"prometheus_client", "opentelemetry", "pydantic_core"},
+    "orchestrator.watching.world": BASE | {"orchestrator.journal", "orchestrator.watching"},
     # What a process shares. Loops and threads know nothing; the door to the models is opened when a session needs it.
     "orchestrator.process": BASE
-    | {"orchestrator.journal", "orchestrator.models", "orchestrator.process.history", "orchestrator.process.loops"},
+    | {"orchestrator.journal", "orchestrator.models", "orchestrator.process.history", "orchestrator.process.loops"}
+    | {"orchestrator.watching"},
     "orchestrator.process.loops": set(),
     "orchestrator.process.history": BASE,
     # Does, and does not know what is remembered; `process.loops` is all it has of the process.
     "orchestrator.perform": BASE | {"orchestrator.process.loops", "pydantic_core"},
     "orchestrator.draft": BASE | {"orchestrator.journal", "orchestrator.process.history"},
-    "orchestrator.turn": BASE | ROAD,
+    "orchestrator.turn": BASE | ROAD | {"orchestrator.watching"},
     "orchestrator.engine": BASE
     | ROAD
-    | {"orchestrator.channels.outbox", "orchestrator.turn", "orchestrator.local", "orchestrator.world"},
+    | {"orchestrator.channels.outbox", "orchestrator.turn", "orchestrator.local", "orchestrator.world"}
+    | {"orchestrator.watching", "orchestrator.watching.world"},
     "orchestrator.keeper": BASE | {"orchestrator.journal"},
     "orchestrator.client": {"orchestrator.errors", "httpx2"},
-    "orchestrator.cli": DESK | {"orchestrator.client", "orchestrator.cli.load", "typer", "rich", "prompt_toolkit"},
+    "orchestrator.cli": DESK
+    | {"orchestrator.client", "orchestrator.cli.load", "orchestrator.watching", "typer", "rich", "prompt_toolkit"},
     "orchestrator.cli.load": {
         "orchestrator",
         "orchestrator.models",
         "orchestrator.tool",
     },  # an App like a user's, for `bench`
     "orchestrator": LEAVES | {"orchestrator.client", "orchestrator.engine", "orchestrator.models"},  # the front door
-    "tasks": DESK | {"orchestrator.keeper", "orchestrator.process", "celery", "kombu", "billiard"},
+    "tasks": DESK
+    | {"orchestrator.keeper", "orchestrator.process", "orchestrator.watching", "celery", "kombu", "billiard"},
     "web": BASE
-    | {"orchestrator.engine", "orchestrator.here", "orchestrator.world"}
+    | {"orchestrator.engine", "orchestrator.here", "orchestrator.watching", "orchestrator.world"}
     | {"flask", "werkzeug", "gunicorn", "pydantic", "tasks"},  # tasks: to publish where the broker is another server
     "celeryconfig": set(),
 }
@@ -210,6 +217,8 @@ def test_perform_and_journal_do_not_know_each_other() -> None:
         ("pydantic_ai", "orchestrator.models"),
         ("jwt", "orchestrator.auth"),
         ("typer", "orchestrator.cli"),
+        ("prometheus_client", "orchestrator.watching"),
+        ("opentelemetry", "orchestrator.watching"),
     ],
 )
 def test_each_big_library_has_one_home(library: str, home: str) -> None:
@@ -260,13 +269,15 @@ def test_what_the_table_allows_is_not_found() -> None:
     assert impure_calls("orchestrator.core.codec", "x = datetime.now()")
 
 
-WORKER_ONLY = {"celery", "kombu", "billiard", "pydantic_ai"}
+WATCHERS = {"prometheus_client", "opentelemetry"}
+WORKER_ONLY = WATCHERS | {"celery", "kombu", "billiard", "pydantic_ai"}
 UNWANTED = {
     "orchestrator": WORKER_ONLY | {"flask", "redis", "jwt", "cryptography"},
     "orchestrator.auth": WORKER_ONLY | {"flask", "redis", "jwt", "cryptography"},
     "orchestrator.client": WORKER_ONLY | {"flask", "redis"},
     "orchestrator.local": WORKER_ONLY | {"flask", "redis"},
-    "web": WORKER_ONLY | {"jwt"},
+    # The client of Redis looks whether there is an OpenTelemetry SDK, and imports it.
+    "web": WORKER_ONLY - {"opentelemetry"} | {"jwt"},
 }
 
 

@@ -521,7 +521,14 @@ class World:
         journal = WatchedJournal(self, connect(self.url))
         engine = Engine(replace(app, agents=agents), replace(self.settings, **settings), journal=journal)
         process = Process(
-            engine.app, engine.settings, journal, engine.reads, engine.clock, layer=self.layer, dice=lambda: 0.0
+            engine.app,
+            engine.settings,
+            journal,
+            engine.reads,
+            engine.clock,
+            layer=self.layer,
+            dice=lambda: 0.0,
+            watch=engine.watch,
         )
         process.prefix = owner
         engine.process = process

@@ -42,6 +42,12 @@ def check_scope(who: Caller, scope: str) -> None:
         raise _lacking(who, scope)
 
 
+def check_metrics(who: Caller) -> None:
+    """Whether somebody may scrape: a service that may look at everything, or at this alone. Raises `Forbidden`."""
+    if who.is_user or not who.scopes & {"metrics", "read"}:
+        raise _lacking(who, "metrics")
+
+
 def check_session(
     who: Caller, session: SessionId, scope: str, takes_part: TakesPart, widen: Access | None = None
 ) -> None:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import cached_property
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from orchestrator.core.snapshot import Principal
 from orchestrator.engine import CancelOutcome, Created, Engine
 from orchestrator.errors import JournalAway, OrchestratorError, SessionNotFound
 from orchestrator.here import engine_of
+from orchestrator.watching import watch
 from web import access
 from web.schema import Answer, Create, Send
 from web.stream import Pace, Served, Slots
@@ -48,7 +50,8 @@ class Front:
         self.settings: Settings = engine.settings if engine else from_environment(app.settings)
         self.walk = auth.walk(app.auth, self.settings)
         self.pace = pace
-        self.slots = Slots(self.settings.streams)
+        self.watch = watch(self.settings)
+        self.slots = Slots(self.settings.streams, self.watch)
         self.served = Served(pace.lost_seconds)
         self._given = engine
         self._threads = ThreadPoolExecutor(THREADS, "web-call")
@@ -69,7 +72,7 @@ class Front:
 
     def ask(self, call: Callable[[Engine], T]) -> T:
         """What `call` answers. Raises `JournalAway` when it takes too long; it may still come to its end."""
-        future = self._threads.submit(lambda: call(self.engine))
+        future = self._threads.submit(copy_context().run, lambda: call(self.engine))
         try:
             return future.result(_left())
         except TimeoutError:

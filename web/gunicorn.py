@@ -6,15 +6,19 @@ BIND is HOST, HOST:PORT or unix:PATH, PORT the port alone. gunicorn's own argume
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import ExitStack
+from importlib import import_module
 from types import FrameType
 from typing import Any
 
 from gunicorn.glogging import Logger
 
 from orchestrator.config import from_environment
+from orchestrator.watching.serving import together
 from web.logged import cut
 from web.stream import end_all
 
@@ -46,6 +50,17 @@ access_log_format = '%(h)s %(t)s "%(m)s %(U)s %(H)s" %(s)s %(B)s %(M)sms'
 class CuttingLogger(Logger):  # type: ignore[misc]  # gunicorn has no types
     """gunicorn's own, which shows no text that opens a door, whatever the format asks for."""
 
+    def setup(self, cfg: Any) -> None:
+        """gunicorn's own, in the form that is asked for."""
+        super().setup(cfg)
+        settings = from_environment()
+        if settings.log == "json":
+            logs = import_module("orchestrator.watching.logs")
+            for logger in (self.error_log, self.access_log):
+                logs.dress(logger, {"deployment": settings.deployment})
+            # What we say ourselves goes to its error log.
+            logging.getLogger().handlers = list(self.error_log.handlers)
+
     def atoms(self, *about: Any) -> dict[str, Any]:
         """What the format of the access log may use."""
         found: dict[str, Any] = super().atoms(*about)
@@ -54,6 +69,7 @@ class CuttingLogger(Logger):  # type: ignore[misc]  # gunicorn has no types
 
 
 logger_class = CuttingLogger
+_together = ExitStack()
 
 
 def post_worker_init(worker: Any) -> None:
@@ -70,6 +86,23 @@ def post_worker_init(worker: Any) -> None:
 
     signal.signal(signal.SIGTERM, on_term)
     signal.siginterrupt(signal.SIGTERM, False)
+
+
+def on_starting(server: Any) -> None:
+    """Several processes that count do it together: each answers a scrape for all."""
+    if server.cfg.workers > 1:
+        _together.enter_context(together(from_environment(), os.environ, many=True))
+
+
+def on_exit(_server: Any) -> None:
+    """Leave nothing behind."""
+    _together.close()
+
+
+def child_exit(_server: Any, worker: Any) -> None:
+    """What it had open is open no more."""
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ and from_environment().counts:
+        import_module("orchestrator.watching.metrics").forget(worker.pid)
 
 
 def worker_int(_worker: Any) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response, g, request
 
 from orchestrator import world
 from orchestrator.core.names import SessionId
@@ -27,8 +27,10 @@ View = Callable[..., Response]
 log = logging.getLogger(__name__)
 
 STREAM_VERSION = "26"
-OPEN = ("_health", "_openapi", "_webhook", "_link")
-"""Endpoints whose names end so need no credential: health, what can be asked, and those that look at what was sent themselves."""
+METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+OPEN = ("_health", "_openapi", "_webhook", "_link", "metrics_open")
+"""Endpoints whose names end so need no credential: health, what can be asked, and those that look at what was sent themselves; metrics
+where a setting opens them."""
 
 
 def mount(blueprint: Blueprint, front: Front) -> None:
@@ -56,21 +58,32 @@ def mount(blueprint: Blueprint, front: Front) -> None:
             add("/session/<session>", views.erase, "DELETE")
             add("/sessions", views.sessions, "GET")
     mount_openapi(blueprint)
+    if front.settings.metrics:
+        name = "metrics_open" if front.settings.metrics == "open" else "metrics"
+        blueprint.add_url_rule("/metrics", name, Views(front, strict=False).metrics, methods=["GET"])
     mount_channels(blueprint, front)
     mount_requests(blueprint, front, Views(front, strict=False).reached)
     blueprint.before_request(_open_the_door(front))
+    blueprint.teardown_request(_close_the_door)
     blueprint.after_request(cors.after(front.settings.origins))
     blueprint.register_error_handler(Exception, problems.answer)
 
 
 def _open_the_door(front: Front) -> Callable[[], None]:
     def check() -> None:
+        g.orchestrator_leave = front.watch.came_in(dict(request.headers))
         schema.limit_body(request, front.settings.body_limit_bytes)
         # A question of a browser carries no credential, and its answer tells nothing.
         if request.method != "OPTIONS" and not (request.endpoint or "").endswith(OPEN):
             access.remember(front.walk.caller(access.shown(request)))
 
     return check
+
+
+def _close_the_door(_error: BaseException | None) -> None:
+    leave = g.pop("orchestrator_leave", None)
+    if leave is not None:
+        leave()
 
 
 class Views:
@@ -102,6 +115,13 @@ class Views:
             if found["workers"]
         }
         return reply({**alive, "journal": "ok", **more, "newSessionsGoTo": living, "deployments": deployments})
+
+    def metrics(self) -> Response:
+        """What Prometheus scrapes: what this process counts, and what the journal knows."""
+        if self.front.settings.metrics != "open":
+            access.check_metrics(caller())
+        text = self.front.ask(lambda engine: engine.figures())
+        return Response(text, headers={"cache-control": "no-store"}, content_type=METRICS_TYPE)
 
     def info(self) -> Response:
         """What the App is."""

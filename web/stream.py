@@ -20,6 +20,7 @@ from typing import Any
 from orchestrator.core.names import SessionId
 from orchestrator.engine import Engine
 from orchestrator.errors import OrchestratorError, TooManyStreams
+from orchestrator.watching import NOBODY, Watch
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +80,9 @@ class Sse:
 class Slots:
     """The readers of a process, counted."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, watch: Watch = NOBODY) -> None:
         self.limit = limit
+        self.watch = watch
         self.stopping = False
         self._open: set[Stream] = set()
         self._lock = threading.Lock()
@@ -98,11 +100,15 @@ class Slots:
             if len(self._open) >= self.limit:
                 raise TooManyStreams(limit=self.limit)
             self._open.add(stream)
+        self.watch.readers(1)
 
     def give_back(self, stream: Stream) -> None:
         """One has left. May be said twice."""
         with self._lock:
+            there = stream in self._open
             self._open.discard(stream)
+        if there:
+            self.watch.readers(-1)
 
     def end(self) -> None:
         """Let all readers end at the end of a line, and those that still come after their tail."""

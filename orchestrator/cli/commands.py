@@ -324,7 +324,7 @@ def new_key(
         typer.Option(
             metavar="SCOPE,...",
             show_default=False,
-            help="of read, send, answer, control, erase, admin (default: all but erase and admin)",
+            help="of read, send, answer, control, metrics, erase, admin (default: read, send, answer, control)",
         ),
     ] = "",
 ) -> int:

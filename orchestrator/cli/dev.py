@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from orchestrator import local
 from orchestrator.cli.processes import Pool, check_access, free_port, prepare, web_child, workers
@@ -20,6 +20,7 @@ from orchestrator.cli.supervisor import Supervisor
 from orchestrator.config import Settings
 from orchestrator.engine import Engine
 from orchestrator.errors import OrchestratorError
+from orchestrator.watching.serving import together
 
 LOG, CHAT = "dev.log", "chat"
 """In the data folder: what the processes say, and the session that was talked to last."""
@@ -46,25 +47,26 @@ def dev(app: str, *, port: int, data: str, processes: int, chat: bool, pool: Poo
     check_access(env["ORCHESTRATOR_APP"], settings)
     _say_what_is_not_used(folder)
     local.resolve(settings.url)
-    children = [*workers(pool, processes, env, settings), web_child(env, port)]
-    names = {child.env["ORCHESTRATOR_WORKER"] for child in children[:-1]}
     talks = chat and sys.stdin.isatty() and sys.stdout.isatty()
-    with (folder / LOG).open("ab") if talks else nullcontext() as log:
-        supervisor = Supervisor([replace(child, log=log) for child in children])
-        prompt = Prompt(f"http://127.0.0.1:{port}", folder, log, supervisor.end) if log is not None else None
-        ready = _Ready(env["ORCHESTRATOR_APP"], settings, names, port, prompt, hint=chat)
-        try:
-            return supervisor.run(ready.look)
-        finally:
-            if prompt is not None:
-                prompt.close()
-            local.stop(folder)
+    try:
+        with (folder / LOG).open("ab") if talks else nullcontext() as log, together(settings, env, many=True):
+            children = [*workers(pool, processes, env, settings), web_child(env, port)]
+            names = {child.env["ORCHESTRATOR_WORKER"] for child in children[:-1]}
+            supervisor = Supervisor([replace(child, log=log) for child in children])
+            with Prompt(f"http://127.0.0.1:{port}", folder, log, supervisor.end) as prompt:
+                ready = _Ready(env["ORCHESTRATOR_APP"], settings, names, port, prompt, hint=chat)
+                return supervisor.run(ready.look)
+    finally:
+        local.stop(folder)
 
 
 class Prompt:
-    """The chat in this terminal, a process of its own. What all others say goes to the log from when it begins; when it ends, all end."""
+    """The chat in this terminal, a process of its own. What all others say goes to the log from when it begins; when it ends, all end.
 
-    def __init__(self, url: str, folder: Path, log: IO[bytes], over: Callable[[], None]) -> None:
+    Without a log there is none.
+    """
+
+    def __init__(self, url: str, folder: Path, log: IO[bytes] | None, over: Callable[[], None]) -> None:
         self._url = url
         self._folder = folder
         self._log = log
@@ -72,20 +74,26 @@ class Prompt:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr = -1
 
-    def begin(self) -> None:
-        """Begin to talk."""
+    def begin(self) -> bool:
+        """Begin to talk, if this is a terminal."""
+        if self._log is None:
+            return False
         print(f"What the processes say is in {self._folder / LOG}.", file=sys.stderr, flush=True)
         command = [sys.executable, "-m", "orchestrator.cli", "chat", self._url, "--remember", str(self._folder / CHAT)]
         self._process = subprocess.Popen(command)
         self._stderr = os.dup(2)
         os.dup2(self._log.fileno(), 2)
+        return True
 
     def look(self) -> None:
         """End everything if nobody talks any more."""
         if self._process is not None and self._process.poll() is not None:
             self._over()
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """End it, and give the terminal back."""
         if self._process is None:
             return
@@ -122,7 +130,7 @@ class _Ready:
     """Says once that the web answers and every worker has beaten: those started now, not those of a run before."""
 
     def __init__(
-        self, app: str, settings: Settings, workers: set[str], port: int, prompt: Prompt | None, *, hint: bool
+        self, app: str, settings: Settings, workers: set[str], port: int, prompt: Prompt, *, hint: bool
     ) -> None:
         self._engine = Engine(find_app(app), settings)
         self._workers = workers
@@ -133,15 +141,13 @@ class _Ready:
 
     def look(self) -> None:
         """Look, and say it."""
-        if self._said and self._prompt is not None:
+        if self._said:
             self._prompt.look()
         if self._said or not self._beaten() or not self._answers():
             return
         self._said = True
         print(f"ready {self._url}", flush=True)
-        if self._prompt is not None:
-            self._prompt.begin()
-        elif self._hint:
+        if not self._prompt.begin() and self._hint:
             print(HINT.format(url=self._url), file=sys.stderr, flush=True)
 
     def _beaten(self) -> bool:

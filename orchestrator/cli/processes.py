@@ -17,6 +17,7 @@ from orchestrator.cli.supervisor import Child, Supervisor
 from orchestrator.config import Settings, from_environment
 from orchestrator.engine import Engine
 from orchestrator.errors import ConfigError
+from orchestrator.watching.serving import together
 
 BEYOND_DRAIN_SECONDS = 10.0
 WEB_SECONDS = 12.0
@@ -107,7 +108,8 @@ def worker(app: str, processes: int, pool: Pool) -> int:
     """`orchestrator worker`."""
     env, settings = prepare(app, os.environ)
     check_journal(env["ORCHESTRATOR_APP"], settings)
-    return Supervisor(workers(pool, processes, env, settings)).run()
+    with together(settings, env, many=processes > 1):
+        return Supervisor(workers(pool, processes, env, settings)).run()
 
 
 def web(app: str, *, host: str, port: int, processes: int) -> NoReturn:

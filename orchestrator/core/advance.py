@@ -224,6 +224,7 @@ def _start(snapshot: Snapshot, heads: Sequence[Head], following: Sequence[Head],
         mark=scene.seq,
         at=scene.at,
         followed=not scene.all_in or turns.is_followed(heads, following[len(heads) - 1 :]),
+        trace=heads[0].envelope.trace,
     )
 
 

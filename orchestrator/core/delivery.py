@@ -35,8 +35,8 @@ class Response:
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """What is stored as a delivery's head. `guard`: the turn a cancel is meant for, the index a reader had seen, or why a reset was
-    asked for. `size`: the bytes of its body, without its `files`, which are counted. `words`: a message of few words, as options are
-    compared with. `answers`: to requests."""
+    asked for. `trace`: the trace it came in (a `traceparent`), if any. `size`: the bytes of its body, without its `files`, which are
+    counted. `words`: a message of few words, as options are compared with. `answers`: to requests."""
 
     kind: str
     principal: Principal | None = None

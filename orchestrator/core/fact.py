@@ -179,6 +179,7 @@ class TurnStarted:
     """Messages began a turn. `n` is the last one's admission number, `waited` how many had been judged before, `mark` the fact's place.
 
     `followed`: more messages of this person may be waiting. `aside`: something came with them for this turn only, `output`: a schema.
+    `trace` is the trace that the first of them came in, if it came in one.
     """
 
     turn: TurnId
@@ -193,6 +194,7 @@ class TurnStarted:
     followed: bool = False
     aside: bool = False
     output: bool = False
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

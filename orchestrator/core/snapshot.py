@@ -189,7 +189,7 @@ class Turn:
     `spent` is what it has used since it began or was let go on; `over_budget` says that people are to be asked whether it may go on, by
     the code of what is used up.
     `aside`: something came with its messages that is kept among the records. `output`: it owes a result; `misfits` are the answers
-    that brought none that fits, `delivered` says that one did.
+    that brought none that fits, `delivered` says that one did. `trace`: the trace that its first message came in, a `traceparent`.
     """
 
     id: TurnId
@@ -221,6 +221,7 @@ class Turn:
     output: bool = False
     misfits: int = 0
     delivered: bool = False
+    trace: str = ""
     extra: Mapping[str, object] = field(default_factory=dict)
 
     @property

@@ -51,6 +51,7 @@ def start(snapshot: Snapshot, fact: TurnStarted) -> Snapshot:
         followed=fact.followed,
         aside=fact.aside,
         output=fact.output,
+        trace=fact.trace,
         cancelling=fact.n < snapshot.cancel_kept,
     )
     return replace(

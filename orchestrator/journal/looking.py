@@ -10,6 +10,7 @@ from typing import cast
 import redis
 from redis.exceptions import RedisError
 
+from orchestrator.core.names import SessionId
 from orchestrator.envelope import pushed_ms, queue_name
 from orchestrator.ids import shards
 from orchestrator.journal.client import connect, spoken
@@ -142,6 +143,17 @@ class Looking:
             labels={label.decode(): int(said.split()[0]) for label, said in labels.items()},
             workers=tuple(_worker(name.decode(), beat.decode()) for name, beat in sorted(workers.items())),
         )
+
+    def soon(self, prefix: str, until_ms: int, most: int) -> tuple[int, list[SessionId]]:
+        """How many sessions a worker must look at by then, and which: of each shard the first `most`."""
+        with spoken():
+            pipe = self._client.pipeline(transaction=False)
+            for shard in shards():
+                due = shard_key(prefix, shard, "due")
+                pipe.zcount(due, "-inf", until_ms)
+                pipe.zrangebyscore(due, "-inf", until_ms, start=0, num=most)
+            found = pipe.execute()
+        return sum(found[0::2]), [SessionId(name.decode()) for names in found[1::2] for name in names]
 
     def queue(self, label: str) -> Queue:
         """Ask a broker how many wakes wait for the workers of a deployment."""

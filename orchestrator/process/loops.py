@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 STREAMS_PER_LOOP = 50
@@ -112,8 +113,8 @@ class Threads:
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="orchestrator-tool")
 
     def run(self, work: Callable[[], T]) -> Future[T]:
-        """Run a function."""
-        return self._pool.submit(work)
+        """Run a function, in the context of whoever asks for it, as coroutines are."""
+        return self._pool.submit(copy_context().run, work)
 
     def close(self) -> None:
         """Begin nothing more. A function that runs is not waited for."""

@@ -28,6 +28,7 @@ from orchestrator.process.loops import Loops, Threads
 from orchestrator.process.owned import DRAIN, NEWS, Owned
 from orchestrator.process.pulse import Pulse
 from orchestrator.process.pump import Pump
+from orchestrator.watching import NOBODY, Watch
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class Process:
         dice: Callable[[], float] = random.random,
         tool_threads: int = 256,
         entries: Entries | None = None,
+        watch: Watch = NOBODY,
     ) -> None:
         self.app = app
         self.settings = settings
@@ -81,6 +83,7 @@ class Process:
         self.reads = reads
         self.clock = clock
         self.entries = entries
+        self.watch = watch
         self.dice = dice
         self.pid = os.getpid()
         self.prefix = owner_prefix(worker_id(), self.pid)
@@ -194,7 +197,9 @@ class Process:
         self.grace_over.set()
         for owned in self.owned():
             owned.mailbox.put(DRAIN)
-        return self._wait_empty(steady() + 3.0)
+        empty = self._wait_empty(steady() + 3.0)
+        self.watch.flush()
+        return empty
 
     def close(self) -> None:
         """End the threads. Whoever still works here is not waited for: `drain` is, and comes first."""

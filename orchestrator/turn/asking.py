@@ -63,6 +63,11 @@ def ask(hands: Hands) -> None:
 
 def listen(hands: Hands, model: Model, call: ModelCall, say: Say) -> Answer | ModelFailure | None:
     """Call a model and hear it out. None: what came in has interrupted it and nothing more of it is said, or it was not begun."""
+    with hands.watch.model_call(model.name, call) as heard:
+        return heard(_hear_out(hands, model, call, say))
+
+
+def _hear_out(hands: Hands, model: Model, call: ModelCall, say: Say) -> Answer | ModelFailure | None:
     owned, process = hands.owned, hands.process
     deciding = threading.Lock()
     hung_up = False

@@ -78,6 +78,7 @@ class Calling:
         """Stop what runs. What cannot be stopped is left behind; if this process is leaving, it must be ended hard."""
         for run in self._running:
             run.cancel()
+            self._hands.watch.tool_ended(run.call, None)
         until = steady() + STOP_SECONDS
         for run in self._running:
             if run.running is not None:
@@ -176,7 +177,10 @@ class Calling:
             _progress=progress,
         )
         loops, threads = process.loops, process.threads
-        return run_tool(call, tool, arguments, context, owned.mailbox, loops, threads, self, steady(), owned.is_ours)
+        with hands.watch.tool_call(call, arguments):
+            return run_tool(
+                call, tool, arguments, context, owned.mailbox, loops, threads, self, steady(), owned.is_ours
+            )
 
     def _approval(self, call: Call) -> Approved | None:
         request = next(one for one in reversed(self._hands.turn.requests) if one.call == call.id)
@@ -204,6 +208,7 @@ class Calling:
     def _settle(self, call: Call, outcome: Outcome) -> None:
         status: CallStatus = "completed" if outcome.status == "completed" else "failed"
         turn = self._hands.turn
+        self._hands.watch.tool_ended(call, outcome)
         fact = ToolReturned(turn.id, turn.step, call.id, status, self._hands.process.clock.now())
         self._hands.give(fact, Bodies(outcomes={call.id: outcome}))
 

@@ -20,6 +20,7 @@ from orchestrator.process.shared import Process
 from orchestrator.turn.alone import ALONE_FROM, FAULTS, carry_on_alone
 from orchestrator.turn.driver import Driver, Left
 from orchestrator.turn.hands import GiveBack, LostOwnership, Rewound
+from orchestrator.watching import Drive
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,13 @@ def _drive(process: Process, owned: Owned, lost_events: int, *, child: bool) -> 
         if command is not None:
             carry_on_alone(process, owned, command)
             return Carried("alone")
-    driver = Driver(process, owned, lost_events)
+    with process.watch.drive(owned) as watch:
+        return _drive_watched(process, owned, lost_events, watch)
+
+
+def _drive_watched(process: Process, owned: Owned, lost_events: int, watch: Drive) -> Carried | None:
+    session = owned.session
+    driver = Driver(process, owned, lost_events, watch)
     process.enter(owned)
     try:
         left = driver.run()

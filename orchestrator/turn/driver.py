@@ -36,6 +36,8 @@ from orchestrator.turn.compacting import compact
 from orchestrator.turn.hands import Hands
 from orchestrator.turn.judging import judge_calls, judge_candidate
 from orchestrator.turn.requesting import request_input
+from orchestrator.watching import UNWATCHED
+from orchestrator.watching import Drive as Watching
 
 SHORT_WAIT_MS = 2_000
 """A wait that is longer becomes a timer and frees the worker."""
@@ -47,11 +49,11 @@ Left = Literal["chained", "parked", "ended", "too_new"]
 class Driver:
     """Drives one owned session."""
 
-    def __init__(self, process: Process, owned: Owned, lost_events: int = 0) -> None:
+    def __init__(self, process: Process, owned: Owned, lost_events: int = 0, watch: Watching = UNWATCHED) -> None:
         self.steps = 0
         self._process = process
         self._owned = owned
-        self._hands = Hands(process, owned)
+        self._hands = Hands(process, owned, watch)
         self._state = SessionState(lambda: process.repeat(lambda: process.reads.state(owned.session)))
         self._calling = Calling(self._hands, self._state, self._record_starts)
         self._outcomes: dict[CallId, Outcome] = {}
@@ -230,7 +232,9 @@ class Driver:
             hands.flush()
             made.ground.position = owned.position
             writes = made.writes(self._commit_id(), mode, state=self._state.pending(), fsync=fsync)
+            begun = steady()
             answer = self._process.repeat(lambda: self._process.journal.commit(owned.session, owned.token, writes))
+            took = steady() - begun
             if isinstance(answer, Done):
                 owned.position = writes.snapshot.at
         if isinstance(answer, News):
@@ -238,10 +242,11 @@ class Driver:
             return None
         if not isinstance(answer, Done):
             hands.lose(answer)
-        owned.snapshot = writes.snapshot
+        before, owned.snapshot = owned.snapshot, writes.snapshot
         owned.renewed(asked_at)
         owned.last_n = max(owned.last_n, answer.n)
         self._wrote(made, answer)
+        hands.watch.committed(made.facts, before, took)
         return answer
 
     def _wrote(self, made: Draft, done: Done) -> None:

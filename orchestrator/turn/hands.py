@@ -33,6 +33,7 @@ from orchestrator.process.history import History, Messages, row_id
 from orchestrator.process.owned import DRAIN, NEWS, Owned
 from orchestrator.process.shared import Process
 from orchestrator.tool import SessionView
+from orchestrator.watching import UNWATCHED, Drive
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +60,10 @@ class GiveBack(Stop):
 class Hands:
     """One owned session, and what its driver and its effects share."""
 
-    def __init__(self, process: Process, owned: Owned) -> None:
+    def __init__(self, process: Process, owned: Owned, watch: Drive = UNWATCHED) -> None:
         self.process = process
         self.owned = owned
+        self.watch = watch
         self.given: list[Given] = []
         self.heads: tuple[Head, ...] = owned.heads
         self.all_in = not owned.snapshot.busy and len(owned.heads) < MOST_HEADS

@@ -1,7 +1,7 @@
 -- keep_blob: what was fetched for files of the history stays. It was written before, and goes by itself unless it is kept.
 -- FLAGS allow-oom
 -- KEYS own
--- ARGV now session token base
+-- ARGV session token base
 -- The names follow.
 -- Returns {'done', name...}: those that are not there | {'superseded'} | {'gone'}
 local held = redis.call('HGET', own, 'token')
