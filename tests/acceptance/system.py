@@ -211,14 +211,14 @@ def alive(pid: int) -> bool:
         return False
 
 
-def nothing_happened_twice(system: System, sessions: Sequence[SessionId]) -> None:
-    """No committed result happened again: by the tools' own log and the provider's, against the stream's commits."""
+def nothing_happened_twice(system: System, sessions: Sequence[SessionId], *, calls: int | None = None) -> None:
+    """No committed result happened again: by the tools' own log and the provider's (its first `calls`), against the stream's commits."""
     starts: dict[str, list[float]] = defaultdict(list)
     for line in system.tools():
         if line["event"] == "start":
             starts[line["key"]].append(line["at"])
     asked: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for call in system.model_calls():
+    for call in system.model_calls()[:calls]:
         asked[call["user"], call["step"]].append(call["at"])
     for session in sessions:
         message: dict[str, str] = {}

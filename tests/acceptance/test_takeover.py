@@ -153,7 +153,7 @@ def test_a_frozen_worker_that_comes_back_writes_nothing_and_starts_nothing(syste
     assert len(late) <= 3, f"it asked its model again after it had come back: {late}"
     assert {session: system.events(session) for session in sessions} == before
     assert all(system.outcomes(session) == ["turn.completed"] for session in sessions)
-    nothing_happened_twice(system, sessions)
+    nothing_happened_twice(system, sessions, calls=asked)
     streams_are_whole(system, sessions)
 
 
