@@ -63,7 +63,10 @@ class Calling:
                     self._returned(other)
                 return None
             if isinstance(item, Withheld) and item.run is self:
+                withheld = [run for run in self._running if run.call.id == item.call]
                 self._running = [run for run in self._running if run.call.id != item.call]
+                for run in withheld:
+                    hands.watch.tool_ended(run.call, None)
                 return None  # the driver looks at the lease, and starts it again if it may
             if hands.interrupted():
                 return self.stop()
