@@ -98,18 +98,18 @@ class Agent:
                 problem=f"The agent {self.name!r} has a context_window below 1 or a compact_at that is no share.",
                 remedy="Give the model's tokens as context_window, and a share between 0 and 1 as compact_at.",
             )
+        for tool in self.tools:
+            if not isinstance(tool, Tool):
+                raise ConfigError(
+                    problem=f"The agent {self.name!r} was given {tool!r} as a tool.",
+                    remedy="Put @tool above the function.",
+                )
         names = [tool.name for tool in self.tools]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(
                     problem=f"The agent {self.name!r} has two tools called {name!r}.",
                     remedy="Rename one: @tool(name=...).",
-                )
-        for tool in self.tools:
-            if not isinstance(tool, Tool):
-                raise ConfigError(
-                    problem=f"The agent {self.name!r} was given {tool!r} as a tool.",
-                    remedy="Put @tool above the function.",
                 )
 
     @property

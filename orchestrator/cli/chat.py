@@ -20,6 +20,7 @@ from orchestrator.client import (
     ServerAway,
     SessionNotActive,
     SessionNotFound,
+    Unauthorized,
 )
 from orchestrator.errors import ConfigError
 
@@ -37,25 +38,46 @@ def chat(url: str, *, session: str, agent: str, remember: Path | None) -> int:
     """Talk until Ctrl-D. `remember`: a file with the session of the last time, which is gone on with."""
     if not url.startswith(("http://", "https://")):
         raise ConfigError(problem=f"{url!r} is no address of a server.", remedy="Give one like http://127.0.0.1:8000.")
-    if not session and remember is not None and remember.exists():
-        session = remember.read_text().strip()
     try:
         return asyncio.run(_chat(url, session, agent, remember))
+    except ServerAway:
+        note(
+            f"Nothing answers at {url}. Start it (`orchestrator dev`, or `orchestrator web` and a worker), or give another address."
+        )
+        return 1
+    except Unauthorized:
+        note(
+            f"{url} wants a credential that it knows: set CHAT_KEY to a key (`orchestrator keys new NAME` makes one) or a token."
+        )
+        return 2
     except ClientError as broken:
         note(f"{url}: {broken}")
-        return 1 if isinstance(broken, ServerAway) else 2
+        return 2
 
 
 async def _chat(url: str, session: str, agent: str, remember: Path | None) -> int:
     async with AsyncClient(url, auth=os.environ.get("CHAT_KEY") or None) as client:
         if not (await client.health()).ok:
             note(f"{url} answers, but its journal does not. What you say is stored when it does.")
+        if session:
+            await client.session(session).show()
+        elif remember is not None and remember.exists():
+            session = await _if_there(client, remember.read_text().strip())
         room = Room(client, session, agent, remember)
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return await _from_a_pipe(room)
         from orchestrator.cli.prompt import on_a_terminal
 
         return await on_a_terminal(room)
+
+
+async def _if_there(client: AsyncClient, session: str) -> str:
+    """A session of before, or nothing if it is gone."""
+    try:
+        await client.session(session).show()
+    except SessionNotFound:
+        return ""
+    return session
 
 
 class Room:

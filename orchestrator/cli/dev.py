@@ -27,8 +27,8 @@ LOG, CHAT = "dev.log", "chat"
 CLOSE_SECONDS = 5.0
 HINT = """\
 Talk to it from another terminal:
-  curl -d '{{"message": "Hello"}}' -H 'content-type: application/json' {url}/eve/v1/session
-  curl -N {url}/eve/v1/session/SESSION_ID/stream
+  curl -d '{{"message": "Hello"}}' -H 'content-type: application/json' {url}/v1/session
+  curl -N {url}/v1/session/SESSION_ID/stream
 """
 
 

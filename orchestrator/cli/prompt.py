@@ -30,7 +30,7 @@ STYLE = Style.from_dict(
 )
 ROOM_ROWS = 4
 """Rows that are left for the prompt and what is typed."""
-GREETING = "Say something. /help lists the commands; Esc stops a turn, Ctrl-D leaves."
+GREETING = "Say something. /help lists the commands; Esc stops a turn, Ctrl-C or Ctrl-D leaves."
 
 
 async def on_a_terminal(room: Room) -> int:
@@ -44,6 +44,7 @@ class _Terminal:
         self._prompt: PromptSession[str] = PromptSession()
         self._keys = KeyBindings()
         self._keys.add("escape")(self._escape)
+        self._keys.add("c-c")(self._interrupt)
         self._listener = Listener(room, self._show, self._redraw)
         self._stopping: set[asyncio.Task[None]] = set()
         self._typed: asyncio.Queue[str] = asyncio.Queue()
@@ -62,10 +63,8 @@ class _Terminal:
                         style=STYLE,
                         pre_run=begin,
                     )
-                except EOFError:
+                except (EOFError, KeyboardInterrupt):
                     break
-                except KeyboardInterrupt:
-                    continue
                 begin = None
                 # The prompt is there again at once, whatever becomes of this.
                 self._typed.put_nowait(typed)
@@ -117,6 +116,13 @@ class _Terminal:
 
     def _redraw(self) -> None:
         self._prompt.app.invalidate()
+
+    def _interrupt(self, event: KeyPressEvent) -> None:
+        """Ctrl-C: forget what was typed; where nothing was, leave."""
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            self._leave()
 
     def _escape(self, event: KeyPressEvent) -> None:
         """Esc: stop the turn; where none is open, forget what was typed."""

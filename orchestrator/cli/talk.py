@@ -198,7 +198,12 @@ class Talk:
         ]
         how = "Type the number" if first.options else "Type your answer"
         free = ", or your own words" if first.options and first.allow_freeform else ""
-        return [*lines, Line(f"  {how}{free}.{more}", "quiet")]
+        other = (
+            ""
+            if first.allow_freeform or first.kind == "session-limit"
+            else "; other words take it back and are said instead"
+        )
+        return [*lines, Line(f"  {how}{free}{other}.{more}", "quiet")]
 
     # What is typed ----------------------------------------------------------------------------------------------------
 

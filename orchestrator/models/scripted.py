@@ -19,7 +19,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from orchestrator.core.snapshot import Usage
 from orchestrator.models import answers as rules
@@ -281,6 +281,12 @@ class ScriptedModel:
                 f"The script of {self._name!r} is over: it has {len(self._script)} replies, this is step {call.step}.",
                 retryable=False,
                 details={"name": "ScriptOver"},
+            )
+        if not isinstance(cast(object, reply), Reply):
+            raise ModelFailure(
+                f"The script of {self._name!r} returned {type(reply).__name__}. It must return what `answers`, `asks` or `calls` make.",
+                retryable=False,
+                details={"name": "NoReply"},
             )
         if reply.then is not None and reply.times is not None and call.tries >= reply.times:
             reply = reply.then

@@ -18,7 +18,7 @@ from orchestrator.agent import Agent, App
 from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings
 from orchestrator.core.names import SessionId, Token
-from orchestrator.errors import JournalAway
+from orchestrator.errors import ConfigError, JournalAway
 from orchestrator.journal import Address, Gone, Journal, Reads
 from orchestrator.journal.tails import Listener, news_channels
 from orchestrator.ports import Model, ModelLayer
@@ -116,7 +116,13 @@ class Process:
 
     def model(self, agent: Agent) -> Model:
         """The model an agent runs on here. Raises `ConfigError`."""
-        return self.layer.model(self.settings.model or agent.model or "")
+        named = self.settings.model or agent.model
+        if named is None:
+            raise ConfigError(
+                problem=f"The agent {agent.name!r} has no model.",
+                remedy="Write Agent(model=...), or set ORCHESTRATOR_MODEL where its workers run.",
+            )
+        return self.layer.model(named)
 
     def new_token(self) -> Token:
         """A token that nobody else makes: worker, pid, ULID."""

@@ -115,7 +115,10 @@ def test_a_person_talks_in_a_terminal_and_a_restart_of_everything_loses_nothing(
     again.shows("#last", times=1)
     again.shows("ready")
     wait_for(lambda: len([line for line in system.tools() if line["event"] == "start"]) >= 3, 30, what="the tools")
-    again.type("/quit")
+    again.keys("-l", "half a word")
+    again.keys("C-c")
+    again.shows("ready")
+    again.keys("C-c")
     again.shows("ended 0")
     keys = [line["key"] for line in system.tools() if line["event"] == "start"]
     assert len(set(keys)) == len(keys) == 3, "each call ran once"
@@ -146,13 +149,20 @@ def test_lines_from_a_pipe_are_said_one_after_the_other(system: System) -> None:
         assert "? Run sign?" in lines
         assert "  (approved)" in lines
         assert (done.returncode, lines[-1]) == (1, "There is no command /nonsense; /help lists them.")
+        lost = [*command, "--session", "ses_01JQ2M8V6W3C4D5E6F7G8H9J0KA7"]
+        told = subprocess.run(lost, input="hi\n", capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+        assert (told.returncode, told.stdout) == (2, ""), "it does not begin another in its place"
+        assert "There is no such session" in told.stderr
     finally:
         if dev.process is not None:
             dev.process.stop()
 
 
 def test_a_server_that_is_away_or_none_is_told_in_one_sentence() -> None:
-    for url, code, words in (("http://127.0.0.1:9", 1, "127.0.0.1:9"), ("nonsense", 2, "http://127.0.0.1:8000")):
+    for url, code, words in (
+        ("http://127.0.0.1:9", 1, "Nothing answers at http://127.0.0.1:9. Start it"),
+        ("nonsense", 2, "http://127.0.0.1:8000"),
+    ):
         command = [sys.executable, "-m", "orchestrator.cli", "chat", url]
         done = subprocess.run(command, input="", capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
         assert done.returncode == code

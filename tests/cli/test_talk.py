@@ -88,7 +88,7 @@ def test_what_is_asked_says_how_to_answer() -> None:
         "  refund(cents=500)",
         "  1. Approve",
         "  2. Cancel",
-        "  Type the number. (1 more behind it)",
+        "  Type the number; other words take it back and are said instead. (1 more behind it)",
     ]
     assert talk.state == "waits for your answer"
     resolved = {"resolutions": [{"requestId": "req_1", "kind": "tool-approval", "outcome": "approved"}]}
