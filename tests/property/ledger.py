@@ -244,7 +244,9 @@ class Ledger:
     def _admitted(self, said: Said, before: Fields, inbox: Mapping[str, int]) -> None:
         code, verb, book = said.answer[0], said.verb.name, self.book
         if code == b"full":
-            self.must(int(before["waiting"]) >= self.journal.waiting_limit, "refused, and there was room")
+            limit, answers = self.journal.waiting_limit, said.argument("kind") == "answers"
+            full = len(inbox) >= 2 * limit if answers else int(before["waiting"]) >= limit
+            self.must(full, "refused, and there was room")
         if code not in (b"accepted", b"created", b"started"):
             self.must(inbox == self._inbox, f"{verb} answered {code}, and something came in")
             return
