@@ -51,6 +51,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -178,6 +179,7 @@ class FakeOpenAI:
         call_seconds: float = 0.0,
     ) -> None:
         self.calls: list[Call] = []
+        self._asked: Counter[str] = Counter()
         self.token_seconds = token_seconds
         self.call_seconds = call_seconds
         self._script = script
@@ -227,7 +229,8 @@ class FakeOpenAI:
     def _received(self, body: dict[str, Any], headers: dict[str, str]) -> tuple[Call, Reply]:
         with self._lock:
             call = Call(len(self.calls), time.time(), body, headers)
-            earlier = sum(other.user == call.user for other in self.calls)
+            earlier = self._asked[call.user]
+            self._asked[call.user] += 1
             self.calls.append(call)
             scripted: Reply | None = None
             if not callable(self._script) and self._taken < len(self._script):
