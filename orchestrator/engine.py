@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -25,23 +24,21 @@ from orchestrator.clock import RedisClock, steady
 from orchestrator.config import Settings, from_environment
 from orchestrator.core.delivery import Body, Control, Delivery, Response
 from orchestrator.core.names import DeliveryId, Millis, SessionId
-from orchestrator.core.snapshot import READS, Principal
-from orchestrator.core.status import Look, Status, status
+from orchestrator.core.snapshot import Principal
 from orchestrator.errors import (
     BadRequest,
-    JournalAway,
     LinkUnknown,
     LinkUsed,
     RequestUnknown,
     SessionNotActive,
     SessionNotFound,
 )
-from orchestrator.journal import AdmissionKey, Admitted, Arrived, Journal, Operation, Reads, View, connect
-from orchestrator.journal.looking import Looking
+from orchestrator.journal import AdmissionKey, Admitted, Arrived, Journal, Operation, Reads, connect
 from orchestrator.journal.tails import Tails
 from orchestrator.notes import Note, unpack_note
 from orchestrator.parts import Message, body_of
 from orchestrator.ports import Wake
+from orchestrator.seen import Seen, seen
 from orchestrator.watching import Watch, watch
 
 if TYPE_CHECKING:
@@ -62,22 +59,6 @@ class Created:
     session: SessionId
     delivery: DeliveryId | None
     again: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A session as people see it."""
-
-    session: SessionId
-    agent: str
-    status: Status
-    turn: str
-    events: int
-    waiting: int
-    attempt: int
-    epoch: int
-    created_ms: int
-    deployment: str
 
 
 class Engine:
@@ -458,23 +439,9 @@ class Engine:
 
     def figures(self) -> bytes:
         """What Prometheus is told: what this process counts, and what the journal knows. Says so itself when the journal is away."""
-        metrics = import_module("orchestrator.watching.metrics")
-        try:
-            read = self._figures()
-        except JournalAway:
-            read = [metrics.Figure("orchestrator_journal_up", "Whether the journal answers.", [({}, 0)])]
-        text: bytes = metrics.text(read)
-        return text
+        from orchestrator.watching.world import scrape
 
-    def _figures(self) -> Sequence[object]:
-        from orchestrator.watching.world import figures
-
-        with ExitStack() as stack:
-            journal = stack.enter_context(closing(Looking(world.journal_url(self.settings))))
-            broker = None
-            if (url := world.broker_url(self.settings)).startswith(("redis:", "rediss:")):
-                broker = stack.enter_context(closing(Looking(url)))
-            return figures(self.reads, journal, broker, self.label, lambda view: seen(view).status)
+        return scrape(self.settings, lambda: self.reads, self.label)
 
     # Working ----------------------------------------------------------------------------------------------------------
 
@@ -520,32 +487,3 @@ class Engine:
         for part in (*made, self._journal):
             if part is not None:
                 part.close()
-
-
-def seen(view: View) -> Seen:
-    """A view as people see it."""
-    fields = view.fields
-    look = Look(
-        life=fields["status"],
-        owned=bool(fields["token"]),
-        lease_ms=view.number("lease"),
-        now_ms=view.now_ms,
-        work=fields["work"] == "1",
-        head_above_judged=view.head_above_judged,
-        next_timer=view.number("next_timer"),
-        hold=fields.get("hold", ""),
-        reads=view.number("reads"),
-        newest_reads=READS,
-    )
-    return Seen(
-        session=view.id,
-        agent=fields["agent"],
-        status=status(look),
-        turn=fields["turn"],
-        events=view.number("events"),
-        waiting=view.number("waiting"),
-        attempt=view.number("attempt") + 1,
-        epoch=view.number("epoch"),
-        created_ms=view.number("created"),
-        deployment=fields["deployment"],
-    )

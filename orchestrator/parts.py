@@ -75,7 +75,7 @@ def body_of(message: Message, where: str = "message") -> Body:
         case Body():
             return message
         case str():
-            return Body((Part("text", _text(where, message)),))
+            return Body((Part("text", text_of(where, message)),))
         case [*parts] if parts:
             made = tuple(_part(f"{where}[{place}]", part) for place, part in enumerate(parts))
         case _:
@@ -88,7 +88,7 @@ def body_of(message: Message, where: str = "message") -> Body:
 def _part(where: str, given: Any) -> Part:
     match given:
         case {"type": "text", "text": str(text)}:
-            return Part("text", _text(f"{where}.text", text))
+            return Part("text", text_of(f"{where}.text", text))
         case {"type": "text"}:
             raise BadRequest(problem=f"{where}.text must be a text.")
         case {"type": "file", "mediaType": str(media_type), "data": str() | bytes() as data}:
@@ -103,7 +103,8 @@ def _part(where: str, given: Any) -> Part:
             raise BadRequest(problem=f"{where} must be an object with a type.")
 
 
-def _text(where: str, text: str) -> str:
+def text_of(where: str, text: str) -> str:
+    """A text that says something and can be stored. Raises `BadRequest`."""
     if not text:
         raise BadRequest(problem=f"{where} is empty.")
     try:
@@ -153,4 +154,4 @@ def _name(where: str, given: object) -> str:
     if not isinstance(given, str):
         raise BadRequest(problem=f"{where}.filename must be a text.")
     name = "".join(letter if letter.isprintable() else " " for letter in given).strip()
-    return _text(f"{where}.filename", name[:LONGEST_NAME]) if name else ""
+    return text_of(f"{where}.filename", name[:LONGEST_NAME]) if name else ""

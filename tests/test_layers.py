@@ -64,7 +64,9 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator.models": BASE | {"pydantic_ai", "pydantic", "pydantic_core", "httpx2"},
     # Watchers are told values and give none back. What they read of the journal for a scrape is apart, so that `process` may know them.
     "orchestrator.watching": BASE | {"prometheus_client", "opentelemetry", "pydantic_core"},
-    "orchestrator.watching.world": BASE | {"orchestrator.journal", "orchestrator.watching"},
+    "orchestrator.seen": BASE | {"orchestrator.journal"},
+    "orchestrator.watching.world": BASE
+    | {"orchestrator.journal", "orchestrator.seen", "orchestrator.watching", "orchestrator.world"},
     # What a process shares. Loops and threads know nothing; the door to the models is opened when a session needs it.
     "orchestrator.process": BASE
     | {"orchestrator.journal", "orchestrator.models", "orchestrator.process.history", "orchestrator.process.loops"}
@@ -78,11 +80,19 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "orchestrator.engine": BASE
     | ROAD
     | {"orchestrator.channels.outbox", "orchestrator.turn", "orchestrator.local", "orchestrator.world"}
-    | {"orchestrator.watching", "orchestrator.watching.world"},
+    | {"orchestrator.seen", "orchestrator.watching", "orchestrator.watching.world"},
     "orchestrator.keeper": BASE | {"orchestrator.journal"},
     "orchestrator.client": {"orchestrator.errors", "httpx2"},
     "orchestrator.cli": DESK
-    | {"orchestrator.client", "orchestrator.cli.load", "orchestrator.watching", "typer", "rich", "prompt_toolkit"},
+    | {
+        "orchestrator.client",
+        "orchestrator.cli.load",
+        "orchestrator.seen",
+        "orchestrator.watching",
+        "typer",
+        "rich",
+        "prompt_toolkit",
+    },
     "orchestrator.cli.load": {
         "orchestrator",
         "orchestrator.models",

@@ -17,7 +17,7 @@ from orchestrator.core.delivery import Body, Response
 from orchestrator.core.names import RequestId, SessionId
 from orchestrator.errors import BadRequest, NotSupportedYet, SessionNotFound
 from orchestrator.ids import is_session
-from orchestrator.parts import body_of
+from orchestrator.parts import body_of, text_of
 from web.problems import CursorOfOtherSession
 
 Json = Mapping[str, Any]
@@ -254,16 +254,6 @@ def _output(body: Json) -> Json | None:
     return given if "outputSchema" in body else None
 
 
-def _said(where: str, text: str) -> str:
-    if not text:
-        raise BadRequest(problem=f"{where} is empty.")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise BadRequest(problem=f"{where} has half of a surrogate pair, which is no character.") from None
-    return text
-
-
 def _policy(body: Json) -> Policy:
     if "turnPolicy" not in body:
         return ""
@@ -289,7 +279,7 @@ def _response(where: str, given: object) -> Response:
         raise BadRequest(problem=f"{where} must be an object with a requestId.")
     if not RESPONSE_FIELDS.issuperset(given):
         raise BadRequest(problem=f"{where} may have requestId, optionId and text, and nothing more.")
-    request = _said(f"{where}.requestId", _answered(f"{where}.requestId", given["requestId"]))
+    request = text_of(f"{where}.requestId", _answered(f"{where}.requestId", given["requestId"]))
     option = _answered(f"{where}.optionId", given.get("optionId", ""))
     return Response(RequestId(request), option, _answered(f"{where}.text", given.get("text", "")))
 
@@ -298,7 +288,7 @@ def _answered(where: str, given: object) -> str:
     """A text of an answer, which may be empty."""
     if not isinstance(given, str):
         raise BadRequest(problem=f"{where} must be a text.")
-    if given and len(_said(where, given).encode()) > LONGEST_TEXT_BYTES:
+    if given and len(text_of(where, given).encode()) > LONGEST_TEXT_BYTES:
         raise BadRequest(problem=f"{where} has more than {LONGEST_TEXT_BYTES} bytes.")
     return given
 
@@ -323,7 +313,7 @@ def _text(body: Json, name: str) -> str:
     text = body[name]
     if not isinstance(text, str):
         raise BadRequest(problem=f"{name} must be a text.")
-    return _said(name, text)
+    return text_of(name, text)
 
 
 def _integer(name: str, text: str, least: int | None = None) -> int:

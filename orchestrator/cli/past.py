@@ -16,8 +16,9 @@ from orchestrator.clock import iso
 from orchestrator.core.codec import Unreadable
 from orchestrator.core.fact import Fact
 from orchestrator.core.names import Millis, SessionId
-from orchestrator.engine import Engine, seen
+from orchestrator.engine import Engine
 from orchestrator.errors import SessionNotFound, UnreadableHistory
+from orchestrator.seen import seen
 
 PAGE = 512
 ANSWERED = ("message.completed", "reasoning.completed", "actions.requested")

@@ -16,11 +16,12 @@ from orchestrator.clock import iso
 from orchestrator.core.delivery import Control
 from orchestrator.core.names import Millis, SessionId
 from orchestrator.core.status import Status
-from orchestrator.engine import Engine, Seen, seen
+from orchestrator.engine import Engine
 from orchestrator.errors import BadRequest, JournalAway, SessionNotFound
 from orchestrator.journal import View
 from orchestrator.notes import Note
 from orchestrator.records import is_open, record
+from orchestrator.seen import Seen, seen
 
 LOOK_SECONDS = 0.2
 AGAIN_SECONDS = 1.0

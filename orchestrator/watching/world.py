@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 
-from orchestrator.journal import Reads, View
+from orchestrator import world
+from orchestrator.config import Settings
+from orchestrator.errors import JournalAway
+from orchestrator.journal import Reads
 from orchestrator.journal.looking import BEAT_MS, Looking
-from orchestrator.watching.metrics import Figure
+from orchestrator.seen import seen
+from orchestrator.watching.metrics import Figure, text
 
 LOOKED_AT = 10
 """Sessions of a shard that are looked at: those whose time comes, or came, first."""
@@ -16,20 +21,32 @@ SOON_MS = 60_000
 end ahead, and one that waits for a person the end of that."""
 
 
-def figures(
-    reads: Reads, journal: Looking, broker: Looking | None, label: str, state_of: Callable[[View], str]
-) -> list[Figure]:
+def scrape(settings: Settings, reads: Callable[[], Reads], label: str) -> bytes:
+    """The answer to a scrape: what this process counts, and what is known of the world. With the journal away it says that."""
+    try:
+        with ExitStack() as stack:
+            journal = stack.enter_context(closing(Looking(world.journal_url(settings))))
+            broker = None
+            if (url := world.broker_url(settings)).startswith(("redis:", "rediss:")):
+                broker = stack.enter_context(closing(Looking(url)))
+            found = figures(reads(), journal, broker, label)
+    except JournalAway:
+        found = [Figure("orchestrator_journal_up", "Whether the journal answers.", [({}, 0)])]
+    return text(found)
+
+
+def figures(reads: Reads, journal: Looking, broker: Looking | None, label: str) -> list[Figure]:
     """Sessions by state, what is due, who works, what waits in the queues (`broker`: where those can be asked). Of a
     deployment that has no worker yet, only our own `label` is known. Raises `JournalAway`."""
     now_ms = reads.journal.time()
-    world = journal.world(reads.journal.prefix, now_ms)
-    alive = Counter(worker.label for worker in world.workers if now_ms - worker.beat_ms <= BEAT_MS)
+    known = journal.world(reads.journal.prefix, now_ms)
+    alive = Counter(worker.label for worker in known.workers if now_ms - worker.beat_ms <= BEAT_MS)
     soon, sessions = journal.soon(reads.journal.prefix, now_ms + reads.journal.lease_ms + SOON_MS, LOOKED_AT)
     views = [view for view in reads.views(sessions) if view is not None]
-    states: Counter[str] = Counter(map(state_of, views))
-    states["resting"] = max(0, world.sessions - soon)
+    states: Counter[str] = Counter(seen(view).status for view in views)
+    states["resting"] = max(0, known.sessions - soon)
     states["unknown"] = max(0, soon - len(views))
-    labels = sorted({label, *world.labels, *alive})
+    labels = sorted({label, *known.labels, *alive})
     found = [
         Figure("orchestrator_journal_up", "Whether the journal answers.", [({}, 1)]),
         Figure(
@@ -45,12 +62,12 @@ def figures(
         Figure(
             "orchestrator_sessions_due",
             "Sessions whose time has come, and that no worker has taken yet.",
-            [({}, world.due)],
+            [({}, known.due)],
         ),
         Figure(
             "orchestrator_oldest_due_seconds",
             "How long the first of them has been due.",
-            [({}, max(0, now_ms - world.oldest_due_ms) / 1000 if world.oldest_due_ms is not None else 0)],
+            [({}, max(0, now_ms - known.oldest_due_ms) / 1000 if known.oldest_due_ms is not None else 0)],
         ),
         Figure(
             "orchestrator_workers",
